@@ -90,11 +90,11 @@ $B/hugeld: $(core) $(start)
 	$(Q)$(START_CC) $(CFLAGS) $(LDFLAGS) $(START_LDFLAGS) -Wl,--gc-sections,-z,noseparate-code -o $@ $^
 
 $B/hugeld-command: $(core) $(command)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -lelf $(LZMA) -ljansson -lm
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ $(LZMA) -ljansson -lm
 
 # hugeld for tests that preload something into it.
 $B/hugeld-glibc: $B/command/hugeld.o $B/command/run/start.o $(filter-out %/hugeld-command.o,$(command)) $(core)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -lelf $(LZMA) -ljansson -lm
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ $(LZMA) -ljansson -lm
 
 # All of the core in one object, in which no symbol may be undefined (tools/lint).
 $B/core.o: $(core)
@@ -134,7 +134,7 @@ $B/tests/test-local: $(patsubst %,$B/command/%.o,lib/local lib/basics lib/elf-fi
 $B/tests/test-local: override LDFLAGS += -Wl,--wrap=fdopendir
 # These need most of it.
 $B/tests/test-bench $B/tests/test-survey: $(filter-out %/hugeld-command.o,$(command))
-$B/tests/test-bench $B/tests/test-survey: LIBRARIES = -pthread -lelf $(LZMA)
+$B/tests/test-bench $B/tests/test-survey: LIBRARIES = -pthread $(LZMA)
 $B/tests/test-apply: $(patsubst %,$B/command/%.o,keep/record lib/lock lib/basics lib/common)
 
 $(units): $B/%: % $(CONFIG)
@@ -197,7 +197,7 @@ comma = ,
 
 $(fuzzers): $B/fuzz/%: $B/fuzz/tests/fuzz/%.o $B/fuzz/parts.a
 	$(Q)$(FUZZ) -fsanitize=fuzzer,address,undefined -o $@ $^ $(if $(filter %/process,$@),$(wrapped)) \
-	    -pthread -lelf $(LZMA) -ljansson -lm
+	    -pthread $(LZMA) -ljansson -lm
 
 $B/fuzz/parts.a: $(patsubst $B/%,$B/fuzz/%,$(core) $(command)) $B/fuzz/tests/fuzz/world.o
 	@rm -f $@

@@ -133,11 +133,11 @@ static bool check_file(struct job *job) {
     return sentence == NULL || fail(job, HL_SHARE_FAILED, sentence);
 }
 
+/* After note_coverage.  If there is none, the plan says what is wrong. */
 static bool has_enough_text(struct job *job) {
-    struct hl_object object;
-    if (hl_load_object(&object, job->file, "", 0, &job->store->geometry) != 0)
-        return true; /* the plan says what is wrong */
-    return hl_has_enough_text(&object, &job->store->geometry) || refuse(job, HL_REASON_SPARSE_TEXT);
+    uint64_t bytes = job->outcome->text_bytes;
+    return bytes == 0 || bytes >= hl_find_least_text_bytes(&job->store->geometry) ||
+           refuse(job, HL_REASON_SPARSE_TEXT);
 }
 
 /* Nanoseconds since the state that was read; negative in the future.  By the clock that stamps files. */
@@ -150,29 +150,25 @@ static int64_t find_age(const struct job *job) {
 
 /* Waits until the state is so old that a later change of the file has another ctime. */
 static bool await_age(struct job *job) {
-    static const char in_the_future[] = "its ctime is in the future; fix the clock, then touch it";
     struct timespec tick;
     clock_getres(CLOCK_REALTIME_COARSE, &tick);
-    int64_t age = find_age(job), needed = TICKS_NEEDED * ((int64_t)tick.tv_sec * 1000000000 + tick.tv_nsec);
+    int64_t age, needed = TICKS_NEEDED * ((int64_t)tick.tv_sec * 1000000000 + tick.tv_nsec);
     if (job->state.ctime_nanoseconds == 0)
         needed += SECONDS_NEEDED * INT64_C(1000000000);
+    while ((age = find_age(job)) >= -needed && age <= needed) {
+        int64_t left = needed - age + 1000000;
+        nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL);
+    }
     if (age < -needed)
-        return fail_for_now(job, "changing", hl_xasprintf("%s", in_the_future));
-    bool is_young = age < INT64_C(1000000000) * SETTLED_SECONDS;
-    if (is_young && job->has_no_lease)
+        return fail_for_now(job, "changing",
+                            hl_xasprintf("its ctime is in the future; fix the clock, then touch it"));
+    if (job->has_no_lease && age < INT64_C(1000000000) * SETTLED_SECONDS)
         return fail_for_now(
             job, "changing",
             hl_xasprintf(
                 "it changed in the last %d minutes, and only its owner and root can see whether it is "
                 "still being written to; add it later, or let one of them do it",
                 SETTLED_SECONDS / 60));
-    while (age <= needed) {
-        int64_t left = needed - age + 1000000;
-        nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL);
-        age = find_age(job);
-        if (age < -needed) /* the clock was set back meanwhile */
-            return fail_for_now(job, "changing", hl_xasprintf("%s", in_the_future));
-    }
     return true;
 }
 
@@ -344,12 +340,17 @@ static bool link_to(struct job *job, const char *target, const char *name) {
     return symlinkat(target, job->folder, name) == 0 || fail_to_write(job, -errno);
 }
 
-/* One rename makes the image visible. */
-static bool publish(struct job *job) {
-    int result = hl_publish_folder(job->store, job->outcome->key.at);
-    if (result == 0)
+/* One rename makes the folder visible, if it IS_COMPLETE; else it is removed. */
+static bool publish(struct job *job, bool is_complete) {
+    int result = is_complete ? hl_publish_folder(job->store, job->outcome->key.at) : 0;
+    bool done = result == 0 ? is_complete : fail_to_write(job, result);
+    if (job->folder >= 0)
+        close(job->folder);
+    if (done)
         job->outcome->result = HL_SHARE_MADE;
-    return result == 0 || fail_to_write(job, result);
+    else
+        hl_remove_leftovers(job->store);
+    return done;
 }
 
 static void make_image(struct job *job) {
@@ -360,15 +361,9 @@ static void make_image(struct job *job) {
         job->outcome->result = HL_SHARE_MADE;
         return;
     }
-    if (!make_folder(job)) {
-        hl_remove_leftovers(job->store);
-        return;
-    }
-    if (!write_image(job) || !is_unchanged(job) || !link_to(job, job->name, HL_IMAGE_LINK) ||
-        !link_to(job, job->digest, HL_DIGEST_LINK) || !link_to(job, job->outcome->path, HL_ORIGIN_LINK) ||
-        !publish(job))
-        hl_remove_leftovers(job->store);
-    close(job->folder);
+    publish(job, make_folder(job) && write_image(job) && is_unchanged(job) &&
+                     link_to(job, job->name, HL_IMAGE_LINK) && link_to(job, job->digest, HL_DIGEST_LINK) &&
+                     link_to(job, job->outcome->path, HL_ORIGIN_LINK));
 }
 
 /* --- in place --- */
@@ -400,13 +395,7 @@ static bool record(struct job *job) {
         return true;
     }
     job->flags |= HL_ADD_IN_PLACE;
-    if (!make_folder(job))
-        return false;
-    bool done = link_to(job, job->outcome->path, HL_ORIGIN_LINK) && publish(job);
-    if (!done)
-        hl_remove_leftovers(job->store);
-    close(job->folder);
-    return done;
+    return publish(job, make_folder(job) && link_to(job, job->outcome->path, HL_ORIGIN_LINK));
 }
 
 /* Makes CHUNKS huge, and records the file as in place.  False: this kernel or file system cannot, so it gets an
@@ -448,9 +437,6 @@ static bool add_in_place(struct job *job) {
     bool forced = (job->flags & HL_ADD_IN_PLACE) != 0, done = forced;
     if (job->flags & HL_ADD_IMAGE)
         return false;
-    if (job->store->collapser == NULL)
-        return forced &&
-               !fail(job, HL_SHARE_FAILED, hl_xasprintf("this puts nothing in place; run hugeld apply"));
     int result = hl_examine_chunks(&chunks, job->file, &job->store->geometry);
     if (result != 0) {
         if (result > 0 && forced)
@@ -515,47 +501,39 @@ static bool note_coverage(struct job *job) {
     struct hl_coverage coverage;
     if (hl_find_coverage(&coverage, job->file, &job->store->geometry) != 0)
         return true; /* the plan says what is wrong */
-    bool is_library = strcmp(hl_elf_type(job->file), "dso") == 0;
     outcome->text_bytes = coverage.text_bytes;
-    outcome->text_huge_bytes = !is_library && coverage.executed_bytes > coverage.mapped_bytes
-                                   ? coverage.executed_bytes
-                                   : coverage.mapped_bytes;
+    outcome->text_huge_bytes =
+        coverage.executed_bytes > coverage.mapped_bytes ? coverage.executed_bytes : coverage.mapped_bytes;
     return outcome->text_huge_bytes > 0;
 }
 
 static void add_file(struct hl_add_outcome *outcome, const struct hl_store *store,
                      const struct hl_elf_file *file, unsigned flags) {
+    const struct stat *status = &file->stat;
     struct job job = {.outcome = outcome, .store = store, .file = file, .flags = flags, .folder = -1};
     memset(outcome, 0, sizeof *outcome);
-    /* First, so that a later change of its mode shows: whether all users can read it is checked after this. */
-    int result = hl_read_file_state(&job.state, file->fd);
-    if (result != 0) {
-        fail(&job, HL_SHARE_FAILED, hl_xasprintf("it cannot be examined: %s; try again", strerror(-result)));
-        return;
-    }
+    /* From before the headers were read and who may read it is checked, so that a change since then shows. */
+    job.state = (struct hl_file_state){status->st_dev, status->st_ino, (uint64_t)status->st_size,
+                                       (uint64_t)status->st_ctim.tv_sec, (uint64_t)status->st_ctim.tv_nsec};
     hl_set_image_key(&outcome->key, &job.state);
+    bool covers = note_coverage(&job);
     /* First, since the rest cannot be told in a container without rights; last, since it writes to the file's disk. */
     if (((flags & HL_ADD_IMAGE) && !check_store(&job)) ||
         ((flags & HL_ADD_IF_WORTH) && !has_enough_text(&job)) || !check_file(&job) ||
         !make_changes_show(&job))
         return;
-    bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&job);
-    if (has_image) {
+    if (!(flags & HL_ADD_IN_PLACE) && is_present(&job)) {
         outcome->result = HL_SHARE_PRESENT;
-        note_coverage(&job);
         return;
     }
     if (add_in_place(&job))
         return;
-    bool covers = note_coverage(&job);
-    result = hl_plan_image(&job.image, file, &store->geometry);
-    if (result > 0) {
+    int result = hl_plan_image(&job.image, file, &store->geometry);
+    if (result != 0) {
         refuse(&job, (enum hl_reason)result);
         if (outcome->not_in_place != NULL)
             hl_append(&outcome->sentence, "; nor in place: %s", outcome->not_in_place);
-    } else if (result < 0)
-        fail_to_write(&job, result);
-    else if (!covers)
+    } else if (!covers)
         refuse(&job, HL_REASON_IMAGE_USELESS);
     else if (((flags & HL_ADD_IMAGE) || has_enough_text(&job)) && check_store(&job) && await_age(&job) &&
              is_unchanged(&job) && !give_new_key(&job) && job.outcome->sentence == NULL && check_space(&job))

@@ -151,18 +151,16 @@ static bool has_new_key(const struct hl_store_item *item) {
 
 /* Says how many pages of a file in place are not huge, or that the present version of the file can never be in place.  The kernel
    tells only the file's owner which pages are cached. */
-static char *check_in_place(const struct hl_store *store, const struct hl_store_item *item) {
-    struct hl_store_item measured = *item;
-    hl_measure_store_item(store, &measured);
-    if (measured.not_in_place != HL_MOVED)
+static char *check_in_place(const struct hl_store_item *item) {
+    if (item->not_in_place != HL_MOVED)
         return hl_xasprintf("the file that is there now cannot be in place: %s",
-                            hl_reason_sentence(measured.not_in_place));
+                            hl_reason_sentence(item->not_in_place));
     if (has_new_key(item))
         return hl_xasprintf(
             "the file or its attributes have changed since, so no start finds that it is in place");
-    return measured.huge_pages < measured.pages
+    return item->huge_pages < item->pages
                ? hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more",
-                              measured.pages - measured.huge_pages, measured.pages)
+                              item->pages - item->huge_pages, item->pages)
                : NULL;
 }
 
@@ -209,7 +207,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
     if (item->state != HL_ITEM_FRESH)
         return hl_xasprintf("%s", sentences[item->state]);
     if (item->is_in_place)
-        return check_in_place(store, item);
+        return check_in_place(item);
     enum hl_elf_problem elf_problem = hl_open_elf_soon(&file, item->origin);
     if (elf_problem != HL_ELF_FINE)
         return hl_xasprintf("the file %s", hl_elf_problem_sentence(elf_problem));
@@ -226,8 +224,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
         problem = check_image(store, item, &expected, &file);
         hl_free_image(&expected);
     } else {
-        problem = hl_xasprintf("it cannot be made again: %s",
-                               result > 0 ? hl_reason_sentence((enum hl_reason)result) : strerror(-result));
+        problem = hl_xasprintf("it cannot be made again: %s", hl_reason_sentence((enum hl_reason)result));
     }
     hl_close_elf(&file);
     return problem;

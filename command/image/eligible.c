@@ -161,6 +161,8 @@ static const char *examine_path(char *path, const struct stat *wanted, bool read
     struct stat at = {0};
     int folder = hl_open_local_part(&local, AT_FDCWD, "/", &at);
     const char *problem = examine_part(folder, &at, readable);
+    if (problem != NULL)
+        path[1] = '\0';
     for (char *part = path + 1, *end; problem == NULL && part != NULL; part = end != NULL ? end + 1 : NULL) {
         end = strchr(part, '/');
         if (end != NULL)
@@ -197,8 +199,7 @@ char *hl_explain_exposed(int file, const char *path, bool readable, int *error) 
         problem = "cannot be examined now";
         unknown = EAGAIN;
     }
-    char *sentence =
-        problem == NULL ? NULL : hl_xasprintf("%s %s", walked[0] != '\0' ? walked : "/", problem);
+    char *sentence = problem == NULL ? NULL : hl_xasprintf("%s %s", walked, problem);
     free(walked);
     if (error != NULL)
         *error = problem != NULL ? unknown : 0;

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 struct hl_options hl_options_for_image(const struct hl_options *options) {
@@ -34,17 +33,9 @@ static struct hl_options name_store(const struct hl_options *options, char **pat
 }
 
 /* The bound of the default options, since an image's own plan has none. */
-static uint64_t find_least_text_bytes(const struct hl_geometry *geometry) {
+uint64_t hl_find_least_text_bytes(const struct hl_geometry *geometry) {
     const struct hl_options defaults = {0};
     return hl_least_text_bytes(&defaults, geometry);
-}
-
-bool hl_has_enough_text(const struct hl_object *object, const struct hl_geometry *geometry) {
-    uint64_t bytes = 0;
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (object->segment[i].flags & PF_X)
-            bytes += object->segment[i].file_end - object->segment[i].start;
-    return bytes >= find_least_text_bytes(geometry);
 }
 
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
@@ -89,18 +80,13 @@ uint64_t hl_find_header_page(int image, const struct hl_elf_file *file, uint64_t
     return memcmp(own, copy, bytes) == 0 ? state.bytes - huge : 0;
 }
 
-bool hl_is_noexec(int file) {
-    struct statvfs fs;
-    return fstatvfs(file, &fs) == 0 && (fs.f_flag & ST_NOEXEC) != 0;
-}
-
 /* Why the open IMAGE would not be mapped; HL_MOVED: it would, as far as the address is known. */
 static enum hl_reason check_image(const struct hl_file_plan *file_plan, int image, bool knows_address) {
     struct hl_object object = file_plan->object;
     if (!knows_address && hl_gets_any_address(file_plan->file, &file_plan->geometry))
         hl_load_object(&object, file_plan->file, file_plan->path, 0, &file_plan->geometry);
     int result = hl_check_image(&object, image, &file_plan->geometry);
-    return result == 0 && hl_is_noexec(image) ? HL_REASON_STORE_NOEXEC : (enum hl_reason)result;
+    return result == 0 && hl_forbids_execution(image) ? HL_REASON_STORE_NOEXEC : (enum hl_reason)result;
 }
 
 /* Whether `hugeld apply` would take FILE into the store that this user fills, perhaps with any_disk, of which enable tells. */
@@ -131,7 +117,7 @@ enum hl_reason hl_consider_image(enum hl_reason reason, const struct hl_elf_file
         result = HL_REASON_IMAGE_USELESS;
     else if (!hl_fits_store(&image, geometry, &bytes))
         result = HL_REASON_TOO_SPARSE;
-    else if (coverage.text_bytes < find_least_text_bytes(geometry))
+    else if (coverage.text_bytes < hl_find_least_text_bytes(geometry))
         result = HL_REASON_SPARSE_TEXT;
     else if (reason == HL_REASON_STORE_FOREIGN) /* no image of any file can be used */
         result = reason;

@@ -23,9 +23,9 @@ struct hl_found_image {
     struct hl_plan plan;     /* from an image, at the address of the file's plan */
 };
 
-/* Whether the executable segments of OBJECT have as many bytes as a huge page of text must have (hl_least_text_bytes).  An image
-   for less is made only if the user asks for it by name (enable --way=image). */
-bool hl_has_enough_text(const struct hl_object *object, const struct hl_geometry *geometry);
+/* As many bytes as a huge page of text must have (hl_least_text_bytes).  An image for less is made only if the user asks for it by name
+   (enable --way=image). */
+uint64_t hl_find_least_text_bytes(const struct hl_geometry *geometry);
 
 /* hl_open_image, called as by a process of this user with OPTIONS and STATUS. */
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
@@ -44,9 +44,6 @@ int hl_check_exec_stop_machine(void);
    the ELF header, modulo a huge page.  0: there is none. */
 uint64_t hl_find_header_page(int image, const struct hl_elf_file *file, uint64_t header,
                              const struct hl_geometry *geometry);
-
-/* Whether the file system of the open FILE is mounted noexec. */
-bool hl_is_noexec(int file);
 
 /* Looks for the image of FILE_PLAN's file with OPTIONS, as a process of this user would.  KNOWS_ADDRESS: the load bias of FILE_PLAN
    is the object's real one, modulo a huge page.  The caller frees FOUND's path. */

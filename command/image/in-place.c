@@ -61,6 +61,8 @@
 #define COUNTED_MS 1000
 /* Counting them takes no longer than that. */
 #define COUNT_MS_MAX 2000.0
+/* 16 GiB of text; a sparse file can claim to have terabytes. */
+#define CHUNKS_MAX 8192
 #define TRIES_TO_COLLAPSE 3
 #define TRIES_TO_READ 2
 #define TRIES_TO_COUNT 2
@@ -114,7 +116,8 @@ static void add_chunks(struct hl_chunks *chunks, const struct hl_segment *segmen
              end = hl_round_up(segment->file_end + bias, page);
     if (!is_executable(segment) || (first - segment->offset) % huge != 0)
         return;
-    for (uint64_t at = hl_round_up(first, huge); at + huge <= end; at += huge) {
+    for (uint64_t at = hl_round_up(first, huge); at + huge <= end && chunks->n_chunks < CHUNKS_MAX;
+         at += huge) {
         chunks->chunk = hl_xrealloc(chunks->chunk, (chunks->n_chunks + 1) * sizeof *chunks->chunk);
         chunks->chunk[chunks->n_chunks++] = (struct hl_chunk){.offset = segment->offset + (at - first)};
     }
@@ -572,10 +575,11 @@ char *hl_make_huge_in_place(struct hl_collapser *collapser, struct hl_chunks *ch
         if (examine_chunk(&work, &chunks->chunk[i])) /* already huge, or read ahead with the chunk before */
             continue;
         /* Where processes map the file, and it cannot be joined, the machine's load does not matter. */
-        bool is_known = count_again(&work), waits = chunks->is_mapped ? work.joins : !collapser->is_at_boot;
-        enum obstacle found = !is_known                  ? UNKNOWN
-                              : waits && is_busy(i == 0) ? BUSY
-                                                         : make_huge(collapser, &work, &chunks->chunk[i]);
+        bool is_first = work.next_count == 0, is_known = count_again(&work);
+        bool waits = chunks->is_mapped ? work.joins : !collapser->is_at_boot;
+        enum obstacle found = !is_known                    ? UNKNOWN
+                              : waits && is_busy(is_first) ? BUSY
+                                                           : make_huge(collapser, &work, &chunks->chunk[i]);
         chunks->chunk[i].is_huge |= collapser->only_looks && found == NONE;
         obstacle = obstacle == NONE || found >= FILE_SYSTEM ? found : obstacle;
     }

@@ -23,7 +23,6 @@
 #include "elf/plan.h"
 #include "elf/segments.h"
 
-#include <gelf.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,6 +33,8 @@
 #define HOLES_MAX ((uint64_t)4 << 30)
 /* The most bytes of a file that are read although no header names them. */
 #define UNNAMED_MAX ((uint64_t)1 << 30)
+/* More than the longest name of a section that has a meaning here, with its NUL. */
+#define NAME_BYTES 64
 
 /* Bytes of the original outside all segments: a section's, or a program header's. */
 struct extent {
@@ -49,7 +50,6 @@ struct range {
 struct planner {
     struct hl_image *image;
     const struct hl_elf_file *file;
-    Elf *elf; /* the same file, for its sections */
     const struct hl_geometry *geometry;
     struct hl_object object;
     uint64_t file_bytes;
@@ -112,25 +112,24 @@ static int read_object(struct planner *p) {
     return hl_plan_object(&plan, &p->object, &options, p->geometry);
 }
 
-/* Reads and checks the section headers, which a file need not have. */
+/* Reads and checks the section headers, which a file need not have.  e_shnum is 0 if there are 65,280 or more, which no linker makes for
+   a file that is loaded; a sparse one can claim to have billions. */
 static int read_sections(struct planner *p) {
     struct hl_image *image = p->image;
     const Elf64_Ehdr *header = &p->file->header;
-    if (header->e_shoff == 0 && header->e_shnum == 0)
-        return 0;
-    if (elf_getshdrnum(p->elf, &image->shnum) != 0 || image->shnum == 0 ||
-        !is_inside(p, header->e_shoff, 0) ||
-        image->shnum > (p->file_bytes - header->e_shoff) / sizeof(Elf64_Shdr)) {
-        image->shnum = 0;
-        return header->e_shoff == 0 ? HL_REASON_MALFORMED : HL_REASON_SOURCE_UNREADABLE;
-    }
-    if (header->e_shentsize != sizeof(Elf64_Shdr))
+    size_t bytes = header->e_shnum * sizeof *image->shdr;
+    if (header->e_shoff == 0)
+        return header->e_shnum == 0 ? 0 : HL_REASON_MALFORMED;
+    if (header->e_shnum == 0 || !is_inside(p, header->e_shoff, bytes))
+        return HL_REASON_SOURCE_UNREADABLE;
+    if (header->e_shentsize != sizeof *image->shdr)
         return HL_REASON_MALFORMED;
-    image->shdr = hl_xmalloc(image->shnum * sizeof *image->shdr);
+    image->shnum = header->e_shnum;
+    image->shdr = hl_xmalloc(bytes);
+    if (!hl_read_exactly(p->file->fd, header->e_shoff, image->shdr, bytes))
+        return HL_REASON_SOURCE_UNREADABLE;
     for (size_t i = 0; i < image->shnum; i++) {
-        Elf64_Shdr *sh = &image->shdr[i];
-        if (gelf_getshdr(elf_getscn(p->elf, i), sh) == NULL)
-            return HL_REASON_SOURCE_UNREADABLE;
+        const Elf64_Shdr *sh = &image->shdr[i];
         if (sh->sh_type != SHT_NULL && sh->sh_type != SHT_NOBITS && !is_inside(p, sh->sh_offset, sh->sh_size))
             return HL_REASON_SOURCE_UNREADABLE;
     }
@@ -261,7 +260,7 @@ static int look_for_data(struct planner *p) {
 
 /* Whether TEXT is one of the N NAMES, or begins with one that ends in "." or "_". */
 static bool has_name(const char *text, const char *const *names, size_t n) {
-    for (size_t i = 0; text != NULL && i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         size_t bytes = strlen(names[i]);
         if (strcmp(text, names[i]) == 0 ||
             (strchr("._", names[i][bytes - 1]) != NULL && strncmp(text, names[i], bytes) == 0))
@@ -270,18 +269,18 @@ static bool has_name(const char *text, const char *const *names, size_t n) {
     return false;
 }
 
-/* Whether section NUMBER is the string table of the section headers or of a symbol table. */
-static bool is_string_table(const struct planner *p, size_t number, size_t names) {
-    bool found = number == names;
-    for (size_t i = 0; i < p->image->shnum && !found; i++)
-        found = p->image->shdr[i].sh_type == SHT_SYMTAB && p->image->shdr[i].sh_link == number;
-    return found;
+/* Reads the name of section SH, or its beginning; "" if there is none. */
+static void read_name(const struct planner *p, const Elf64_Shdr *sh, char name[NAME_BYTES]) {
+    size_t names = p->file->header.e_shstrndx;
+    uint64_t at = names < p->image->shnum ? p->image->shdr[names].sh_offset + sh->sh_name : UINT64_MAX;
+    ssize_t bytes = pread(p->file->fd, name, NAME_BYTES - 1, (off_t)at);
+    name[bytes > 0 ? bytes : 0] = '\0';
 }
 
-/* Whether section NUMBER, which is not loaded, is found only by the section headers.  A program may carry others for itself and
-   know their offsets (PyInstaller, game engines).  The names are those of compilers and linkers, and of all executables in /usr of
-   a Debian 12; neither a type nor the beginning of a name tells a payload from them. */
-static bool is_found_by_headers(const struct planner *p, size_t number, size_t names) {
+/* Whether section NUMBER, which is not loaded, is found only by the section headers; STRINGS is the string table of the symbols.  A
+   program may carry others for itself and know their offsets (PyInstaller, game engines).  The names are those of compilers and linkers,
+   and of all executables in /usr of a Debian 12; neither a type nor the beginning of a name tells a payload from them. */
+static bool is_found_by_headers(const struct planner *p, size_t number, size_t strings) {
     static const char *const known[] = {".debug_",
                                         ".zdebug_",
                                         ".gnu_debuglink",
@@ -311,18 +310,19 @@ static bool is_found_by_headers(const struct planner *p, size_t number, size_t n
                                         ".note.stapsdt",
                                         ".note.bolt_info"};
     const Elf64_Shdr *sh = &p->image->shdr[number];
-    const char *name = elf_strptr(p->elf, names, sh->sh_name);
+    char name[NAME_BYTES];
+    read_name(p, sh, name);
     switch (sh->sh_type) {
     case SHT_SYMTAB:
-        return name != NULL && strcmp(name, ".symtab") == 0;
+        return strcmp(name, ".symtab") == 0;
     case SHT_SYMTAB_SHNDX:
-        return name != NULL && strcmp(name, ".symtab_shndx") == 0;
+        return strcmp(name, ".symtab_shndx") == 0;
     case SHT_STRTAB:
-        return is_string_table(p, number, names) || has_name(name, known, sizeof known / sizeof known[0]);
+        return number == strings || number == p->file->header.e_shstrndx ||
+               has_name(name, known, sizeof known / sizeof known[0]);
     case SHT_REL:
     case SHT_RELA: /* of a section, kept by the linker (--emit-relocs) */
-        return sh->sh_info > 0 && sh->sh_info < p->image->shnum && name != NULL &&
-               strncmp(name, ".rel", strlen(".rel")) == 0;
+        return sh->sh_info > 0 && sh->sh_info < p->image->shnum && strncmp(name, ".rel", strlen(".rel")) == 0;
     default:
         return has_name(name, known, sizeof known / sizeof known[0]);
     }
@@ -330,13 +330,16 @@ static bool is_found_by_headers(const struct planner *p, size_t number, size_t n
 
 /* Whether an executable carries data in a section of its own. */
 static bool has_payload(const struct planner *p) {
-    size_t names;
-    if (strcmp(hl_elf_type(p->file), "dso") == 0 || elf_getshdrstrndx(p->elf, &names) != 0)
+    size_t strings = 0;
+    if (strcmp(hl_elf_type(p->file), "dso") == 0)
         return false;
+    for (size_t i = 0; i < p->image->shnum; i++)
+        if (p->image->shdr[i].sh_type == SHT_SYMTAB) /* of which a file has at most one */
+            strings = p->image->shdr[i].sh_link;
     for (size_t i = 0; i < p->image->shnum; i++) {
         const Elf64_Shdr *sh = &p->image->shdr[i];
         bool has_bytes = sh->sh_type != SHT_NULL && sh->sh_type != SHT_NOBITS && sh->sh_size > 0;
-        if (has_bytes && !is_loaded(p, sh) && !is_found_by_headers(p, i, names))
+        if (has_bytes && !is_loaded(p, sh) && !is_found_by_headers(p, i, strings))
             return true;
     }
     return false;
@@ -384,19 +387,24 @@ static int place_segments(struct planner *p) {
     return 0;
 }
 
+/* Whether the huge page at address START has no writable segment, so that it may be mapped as a whole. */
+static bool is_read_only_page(const struct planner *p, uint64_t start) {
+    for (unsigned i = 0; i < p->object.n_segments; i++)
+        if ((p->object.segment[i].flags & PF_W) &&
+            hl_segment_overlap(&p->object.segment[i], start, start + p->geometry->huge_page_bytes) > 0)
+            return false;
+    return true;
+}
+
 /* Whether the huge page at address START holds text and nothing writable. */
 static bool is_text_page(const struct planner *p, uint64_t start) {
-    uint64_t end = start + p->geometry->huge_page_bytes;
     bool text = false;
     for (unsigned i = 0; i < p->object.n_segments; i++) {
         const struct hl_segment *segment = &p->object.segment[i];
-        if (hl_segment_overlap(segment, start, end) == 0)
-            continue;
-        if (segment->flags & PF_W)
-            return false;
-        text |= (segment->flags & PF_X) && segment->file_end > segment->start;
+        text |= (segment->flags & PF_X) && segment->file_end > segment->start &&
+                hl_segment_overlap(segment, start, start + p->geometry->huge_page_bytes) > 0;
     }
-    return text;
+    return text && is_read_only_page(p, start);
 }
 
 /* Fills the part of [start, end) in the huge page that holds START. */
@@ -457,7 +465,7 @@ static void place_program_headers(struct planner *p) {
     struct hl_image *image = p->image;
     bool moves = hl_is_position_independent(p->file);
     uint64_t huge = p->geometry->huge_page_bytes;
-    hl_merge_loads(image->phdr, p->file, p->geometry);
+    image->phdr = hl_merge_loads(p->file, p->geometry);
     for (size_t i = 0; i < image->phnum; i++) {
         Elf64_Phdr *ph = &image->phdr[i];
         if (ph->p_type == PT_LOAD && ph->p_memsz > 0) {
@@ -580,15 +588,6 @@ static void count_pages(struct planner *p) {
     count_range(p, counted, end, p->end);
 }
 
-/* Whether the huge page at address START has no writable segment, so that it may be mapped as a whole. */
-static bool is_read_only_page(const struct planner *p, uint64_t start) {
-    for (unsigned i = 0; i < p->object.n_segments; i++)
-        if ((p->object.segment[i].flags & PF_W) &&
-            hl_segment_overlap(&p->object.segment[i], start, start + p->geometry->huge_page_bytes) > 0)
-            return false;
-    return true;
-}
-
 /* Appends a second copy of the huge page with the headers, with the headers of the original.  At the exec stop it is mapped in the
    place of the first: a program that reads the headers in memory then sees the original's. */
 static void append_header_page(struct planner *p) {
@@ -623,8 +622,6 @@ static int plan(struct planner *p) {
     image->piece = hl_xmalloc(2 * pieces * sizeof *image->piece);
     p->extent = hl_xmalloc((headers + 1) * sizeof *p->extent);
     p->range = hl_xmalloc((HL_SEGMENTS_MAX + 4 + headers) * sizeof *p->range);
-    image->phdr = hl_xmalloc(image->phnum * sizeof *image->phdr);
-    memcpy(image->phdr, p->file->phdr, image->phnum * sizeof *image->phdr);
 
     list_ranges(p);
     choose_base(p);
@@ -655,13 +652,10 @@ int hl_plan_image(struct hl_image *image, const struct hl_elf_file *file,
     struct planner p = {.image = image, .file = file, .geometry = geometry};
     memset(image, 0, sizeof *image);
     p.file_bytes = (uint64_t)file->stat.st_size;
-    elf_version(EV_CURRENT);
-    p.elf = elf_begin(file->fd, ELF_C_READ, NULL);
     image->header = file->header;
     image->trap = hl_find_trap(file->header.e_machine);
     image->phnum = file->phnum;
     int result = plan(&p);
-    elf_end(p.elf);
     free(p.extent);
     free(p.range);
     if (result != 0)
@@ -688,9 +682,7 @@ static uint64_t count_executed(const struct hl_elf_file *file, const struct hl_o
                                const struct hl_geometry *geometry) {
     struct hl_object executed;
     uint64_t bytes = 0, huge = geometry->huge_page_bytes;
-    Elf64_Phdr *phdr = hl_xmalloc((file->phnum + 1) * sizeof *phdr);
-    memcpy(phdr, file->phdr, file->phnum * sizeof *phdr);
-    hl_merge_loads(phdr, file, geometry);
+    Elf64_Phdr *phdr = hl_merge_loads(file, geometry);
     bool is_read = hl_read_segments(&executed, phdr, file->phnum, 0, geometry) == 0;
     free(phdr);
     for (unsigned i = 0; is_read && i < executed.n_segments; i++) {

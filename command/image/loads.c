@@ -12,6 +12,7 @@
    becomes PT_NULL.  It may not be empty instead: the kernel maps a static PIE at address 0
    if its first PT_LOAD is empty. */
 #include "command/image/loads.h"
+#include "command/lib/basics.h"
 #include "elf/image.h"
 #include "elf/plan.h"
 
@@ -86,12 +87,14 @@ static void find_loads(struct load *load, const struct hl_object *object,
         }
 }
 
-void hl_merge_loads(Elf64_Phdr *phdr, const struct hl_elf_file *file, const struct hl_geometry *geometry) {
+Elf64_Phdr *hl_merge_loads(const struct hl_elf_file *file, const struct hl_geometry *geometry) {
+    Elf64_Phdr *phdr = hl_xmalloc((file->phnum + 1) * sizeof *phdr);
     struct hl_object object;
     struct load load[HL_SEGMENTS_MAX] = {{0}};
+    memcpy(phdr, file->phdr, file->phnum * sizeof *phdr);
     if (strcmp(hl_elf_type(file), "dso") == 0 || hl_find_trap(file->header.e_machine) == 0 ||
         hl_load_object(&object, file, "", 0, geometry) != 0 || has_zeros(&object))
-        return;
+        return phdr;
     find_loads(load, &object, geometry);
     unsigned number = object.n_segments;
     for (size_t i = file->phnum; i-- > 0;) {
@@ -111,4 +114,5 @@ void hl_merge_loads(Elf64_Phdr *phdr, const struct hl_elf_file *file, const stru
         ph->p_memsz = of->end - of->start;
         ph->p_filesz = is_read_only(segment) ? ph->p_memsz : segment->file_end - segment->start;
     }
+    return phdr;
 }

@@ -28,10 +28,8 @@ static bool have_same_headers(const struct hl_elf_file *file, const struct hl_el
         a->e_flags != b->e_flags || memcmp(a->e_ident, b->e_ident, EI_NIDENT) != 0 ||
         file->phnum != laid_out->phnum)
         return false;
-    Elf64_Phdr *wanted = hl_xmalloc((file->phnum + 1) * sizeof *wanted);
+    Elf64_Phdr *wanted = hl_merge_loads(file, geometry);
     bool same = true;
-    memcpy(wanted, file->phdr, file->phnum * sizeof *wanted);
-    hl_merge_loads(wanted, file, geometry);
     for (size_t i = 0; i < file->phnum; i++) {
         const Elf64_Phdr *x = &wanted[i], *y = &laid_out->phdr[i];
         same = same && x->p_type == y->p_type && x->p_flags == y->p_flags && x->p_vaddr == y->p_vaddr &&
@@ -71,7 +69,7 @@ char *hl_look_for_image(const struct hl_elf_file *file, const char *path, const 
         result = hl_check_image(&object, laid_out.fd, &geometry);
     if (result == 0 && !have_same_headers(file, &laid_out, &geometry))
         result = HL_REASON_IMAGE_MISMATCH;
-    if (result == 0 && hl_is_noexec(laid_out.fd))
+    if (result == 0 && hl_forbids_execution(laid_out.fd))
         result = HL_REASON_STORE_NOEXEC;
     bool is_of_use = hl_find_coverage(&coverage, file, &geometry) != 0 || coverage.executed_bytes > 0;
     *image = result == 0 && is_of_use ? hl_find_file_path(laid_out.fd) : NULL;

@@ -72,13 +72,12 @@ static void say_unusable(const char *path, int result) {
 /* Finds the device of the open folder, and whether it is for all users.  0; -ENOEXEC: no program can use its images; or another
    negated errno. */
 static int examine_folder(struct hl_store *store) {
-    struct statvfs flags;
     struct stat stat;
-    if (fstatvfs(store->folder, &flags) != 0 || fstat(store->folder, &stat) != 0)
+    if (fstat(store->folder, &stat) != 0)
         return -errno;
     store->device = stat.st_dev;
     store->for_all = geteuid() == 0 && (stat.st_mode & (S_IRWXG | S_IRWXO)) != 0;
-    return flags.f_flag & ST_NOEXEC ? -ENOEXEC : 0;
+    return hl_forbids_execution(store->folder) ? -ENOEXEC : 0;
 }
 
 /* Opens the folder at PATH as a store.  Prints nothing. */
@@ -105,8 +104,9 @@ void hl_close_store(struct hl_store *store) {
     if (store->lock >= 0)
         close(store->lock);
     free(store->path);
+    free(store->problem);
     store->folder = store->lock = -1;
-    store->path = NULL;
+    store->path = store->problem = NULL;
 }
 
 /* Whether something is mounted at the open FOLDER: 1, 0, or a negated errno. */
@@ -194,19 +194,19 @@ static int mount_tmpfs(const struct hl_store *store, const char *size) {
     return result;
 }
 
-/* Gives the mounted STORE the SIZE, unless it has that, but for a page. */
-static int resize(const struct hl_store *store, const char *size) {
+/* Gives the mounted STORE the SIZE, unless it has that, but for a page.  One that holds more keeps its old size: it has to be opened
+   to remove anything from it. */
+static void resize(struct hl_store *store, const char *size) {
     uint64_t wanted = hl_store_bytes(size), bytes, used;
     hl_measure_store(store, &bytes, &used);
     if ((bytes > wanted ? bytes - wanted : wanted - bytes) <= store->geometry.huge_page_bytes)
-        return 0;
+        return;
     char *data = hl_xasprintf("size=%s", size);
     int result = mount_at(store->folder, NULL, MS_REMOUNT, data);
     free(data);
     if (result != 0)
-        hl_warn("%s: cannot resize to %s: %s; disable files first: hugeld disable", store->path, size,
-                strerror(-result));
-    return result;
+        store->problem = hl_xasprintf("%s: cannot resize to %s: %s; disable files first: hugeld disable",
+                                      store->path, size, strerror(-result));
 }
 
 void hl_measure_store(const struct hl_store *store, uint64_t *bytes, uint64_t *used) {
@@ -280,7 +280,7 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
             mkdirat(store->folder, MOUNTED_MARK, 0700);
         result = result == 0 ? -ESTALE : result;
     } else if (result == 0 && mounts && size != NULL) {
-        result = resize(store, size);
+        resize(store, size);
     }
     if (result != 0 && result != -ESTALE && is_made && store->lock >= 0)
         unlinkat(store->folder, HL_LOCK_FILE, 0);
@@ -313,7 +313,9 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size) {
         return result;
     }
     hl_remove_leftovers(store);
-    store->was_lost = was_lost;
+    if (was_lost && store->problem == NULL)
+        store->problem = hl_xasprintf(
+            "%s: the store had been unmounted, so its images were lost; they are made again", path);
     result = examine_folder(store);
     if (result != 0) {
         say_unusable(path, result);
@@ -381,12 +383,8 @@ int hl_remove_tree(int folder, const char *name, unsigned depth) {
 
 /* The target of the symbolic link NAME in FOLDER; "" if there is no link, NULL if it cannot be read.  The caller frees it. */
 static char *read_link(int folder, const char *name) {
-    char target[PATH_MAX];
-    ssize_t bytes = readlinkat(folder, name, target, sizeof target - 1);
-    if (bytes < 0 && errno != ENOENT && errno != EINVAL)
-        return NULL;
-    target[bytes > 0 ? bytes : 0] = '\0';
-    return hl_xasprintf("%s", target);
+    char *target = hl_read_link(folder, name);
+    return target != NULL || (errno != ENOENT && errno != EINVAL) ? target : hl_xasprintf("%s", "");
 }
 
 void hl_remove_leftovers(const struct hl_store *store) {

@@ -36,9 +36,9 @@ struct hl_store {
                        it */
     dev_t device;
     struct hl_geometry geometry;
-    struct hl_collapser *collapser; /* puts files in place; NULL, as it is at first: only images are made */
-    bool was_lost;                  /* hl_make_store found that it had been unmounted */
-    int64_t planned;                /* bytes by which a dry run would have filled it */
+    struct hl_collapser *collapser; /* set by the caller who adds files without HL_ADD_IMAGE */
+    char *problem;   /* hl_make_store: it had been unmounted, or keeps its old size; NULL: neither */
+    int64_t planned; /* bytes by which a dry run would have filled it */
     uint64_t
         bytes_if_made; /* how long it would be: for a dry run, where there is none (FOLDER is negative) */
 };
@@ -218,15 +218,14 @@ struct hl_add_outcome {
     char *not_in_place; /* why it is an image although it could be in place; or NULL */
 };
 
-/* Puts the file at PATH on huge pages in place, if the locked STORE has a collapser and that reaches three quarters of the file's text,
-   or makes its image in STORE, as FLAGS (HL_ADD_*) say.  If the store has the image of the same file from before its ctime changed,
-   and the bytes are the same, the image gets the new key and nothing is copied.  Prints nothing: the result is OUTCOME, which
-   hl_free_add_outcome frees. */
+/* Puts the file at PATH on huge pages in place, if that reaches three quarters of the file's text, or makes its image in the locked
+   STORE, as FLAGS (HL_ADD_*) say.  If the store has the image of the same file from before its ctime changed, and the bytes are the
+   same, the image gets the new key and nothing is copied.  Prints nothing: the result is OUTCOME, which hl_free_add_outcome frees. */
 void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, const char *path,
                  unsigned flags);
 void hl_free_add_outcome(struct hl_add_outcome *outcome);
 
-/* Compares ITEM with its original.  NULL if nothing is wrong, else the problem, which the caller frees. */
+/* Compares ITEM, after hl_measure_store_item, with its original.  NULL if nothing is wrong, else the problem, which the caller frees. */
 char *hl_check_store_item(const struct hl_store *store, const struct hl_store_item *item);
 
 /* Bytes of the mapping [start, end) of this process that are mapped by huge entries; or a negated errno. */

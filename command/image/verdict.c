@@ -63,6 +63,7 @@ struct judging {
     const struct hl_elf_file *file;
     const struct hl_options *options;
     struct hl_file_plan file_plan; /* at 0, or where the kernel puts the file */
+    struct hl_geometry geometry;   /* of images and the page cache; hugetlb's may differ (hl_fit_geometry) */
     bool is_known;                 /* it is known that the kernel puts it there */
 };
 
@@ -104,18 +105,10 @@ static uint64_t count_huge_pages(const struct hl_geometry *geometry, uint64_t by
     return hl_round_up(bytes, geometry->huge_page_bytes) / geometry->huge_page_bytes;
 }
 
-/* The size of huge pages of images and of the page cache; that of hugetlb pages may differ (hl_fit_geometry). */
-static struct hl_geometry find_file_geometry(const struct judging *judging) {
-    struct hl_geometry geometry = judging->file_plan.geometry;
-    if (hl_is_native(judging->file))
-        hl_set_geometry(&geometry, geometry.page_bytes);
-    return geometry;
-}
-
 /* Considers the image that exists, or could be made. */
 static void consider_image(struct judging *judging, bool *is_there) {
     struct hl_file_plan file_plan = judging->file_plan;
-    file_plan.geometry = find_file_geometry(judging);
+    file_plan.geometry = judging->geometry;
     struct hl_verdict *verdict = judging->verdict;
     struct hl_found_image found;
     struct hl_coverage coverage;
@@ -144,9 +137,8 @@ static void consider_in_place(struct judging *judging, bool is_made) {
     struct hl_verdict *verdict = judging->verdict;
     struct hl_chunks chunks;
     struct statfs fs;
-    struct hl_geometry geometry = find_file_geometry(judging);
     char *path = hl_find_file_path(judging->file->fd), *refusal = NULL;
-    int result = hl_is_native(judging->file) ? hl_examine_chunks(&chunks, judging->file, &geometry)
+    int result = hl_is_native(judging->file) ? hl_examine_chunks(&chunks, judging->file, &judging->geometry)
                                              : HL_REASON_FOREIGN;
     if (result == 0 || result == -EPERM) {
         uint64_t bytes = chunks.n_chunks * chunks.chunk_bytes;
@@ -244,6 +236,9 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
         judging.is_known = true;
     if (tried != 0)
         hl_plan_file(&judging.file_plan, path, file, &of_text, tried);
+    judging.geometry = judging.file_plan.geometry;
+    if (hl_is_native(file))
+        hl_set_geometry(&judging.geometry, judging.geometry.page_bytes);
     verdict->text_bytes = judging.file_plan.plan.text_bytes;
     verdict->plain_reason = is_main ? hl_check_file(file) : HL_MOVED;
     if (judging.file_plan.object.n_segments > 0) {
@@ -253,7 +248,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
         consider_in_place(&judging, made == HL_WAY_IN_PLACE);
     }
     /* A library with less text than one huge page holds gains nothing that is worth an image or copies. */
-    if (verdict->is_library && verdict->text_bytes < find_file_geometry(&judging).huge_page_bytes) {
+    if (verdict->is_library && verdict->text_bytes < judging.geometry.huge_page_bytes) {
         verdict->covered[HL_WAY_PRELOAD] = verdict->covered[HL_WAY_LDSO] = 0;
         if (!is_image_there)
             verdict->covered[HL_WAY_IMAGE] = 0;
@@ -261,8 +256,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
     verdict->reason = find_reason(verdict, &judging.file_plan);
-    struct hl_geometry geometry = find_file_geometry(&judging);
-    if (verdict->reason == HL_REASON_IN_PLACE && !hl_has_huge_text(file, &geometry))
+    if (verdict->reason == HL_REASON_IN_PLACE && !hl_has_huge_text(file, &judging.geometry))
         verdict->reason = HL_REASON_PLACE_LOST;
     if (is_main && faccessat(file->fd, "", X_OK, AT_EMPTY_PATH) != 0 && errno == EACCES) {
         verdict->best = HL_WAY_NOTHING;

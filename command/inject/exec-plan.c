@@ -210,7 +210,7 @@ static int open_image(struct hl_exec_plan *plan, const struct hl_elf_file *file,
         fstat(plan->image, &plan->image_stat) != 0)
         return HL_REASON_NO_IMAGE;
     result = hl_check_image(&plan->object, plan->image, &plan->geometry);
-    return result == 0 && hl_is_noexec(plan->image) ? HL_REASON_STORE_NOEXEC : result;
+    return result == 0 && hl_forbids_execution(plan->image) ? HL_REASON_STORE_NOEXEC : result;
 }
 
 static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,

@@ -62,11 +62,8 @@ bool hl_begin_apply(struct hl_apply *apply) {
         apply->store.geometry = hl_read_geometry();
     }
     apply->store.collapser = &apply->collapser;
-    if (apply->has_store && apply->store.was_lost)
-        hl_note_problem(
-            apply,
-            hl_xasprintf("%s: the store had been unmounted, so its images were lost; they are made again",
-                         apply->store_path));
+    if (apply->has_store && apply->store.problem != NULL)
+        hl_note_problem(apply, hl_xasprintf("%s", apply->store.problem));
     if (apply->has_store)
         hl_read_records(&apply->records, &apply->store);
     return true;
@@ -187,15 +184,19 @@ static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wante
     return is_open;
 }
 
-static bool is_still_in_place(const struct hl_apply *apply, const struct hl_wanted *wanted) {
+/* Whether all of the file that can be in place is so, or as much as the last attempt could reach. */
+static bool is_still_in_place(const struct hl_apply *apply, const struct hl_wanted *wanted,
+                              const struct hl_record *record) {
     struct hl_elf_file file;
     struct hl_chunks chunks;
     bool is = false;
     if (hl_open_elf_soon(&file, wanted->path) != HL_ELF_FINE)
         return false;
     if (hl_examine_chunks(&chunks, &file, &apply->store.geometry) == 0) {
-        is = hl_covers_enough(hl_huge_text_bytes(&chunks), chunks.text_bytes) ||
-             (wanted->entry->way == HL_ADD_IN_PLACE && hl_huge_text_bytes(&chunks) > 0);
+        uint64_t huge = hl_huge_text_bytes(&chunks);
+        is = huge == chunks.n_chunks * chunks.chunk_bytes ||
+             (record->delay > 0 && (hl_covers_enough(huge, chunks.text_bytes) ||
+                                    (wanted->entry->way == HL_ADD_IN_PLACE && huge > 0)));
         hl_free_chunks(&chunks);
     }
     hl_close_elf(&file);
@@ -287,7 +288,7 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     record->unnamed = 0;
     if (present.is_same && record->result == HL_RESULT_MADE)
         present.is_whole =
-            record->is_in_place ? is_still_in_place(apply, wanted) : is_image_whole(apply, wanted);
+            record->is_in_place ? is_still_in_place(apply, wanted, record) : is_image_whole(apply, wanted);
     if (hl_is_attempt_due(record, &present)) {
         attempt(apply, wanted, record, &present, key.at);
         return;

@@ -25,7 +25,7 @@ enum hl_elf_problem {
 
 struct hl_elf_file {
     int fd;
-    struct stat stat;
+    struct stat stat; /* as it was before the rest was read */
     Elf64_Ehdr header;
     size_t phnum;
     Elf64_Phdr *phdr; /* phnum of them */

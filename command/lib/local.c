@@ -148,6 +148,11 @@ static const char *find_name(const struct hl_local *local, const char *path) {
     return is_inside && name[1] != '\0' ? name + 1 : NULL;
 }
 
+/* Notes that something is not known because of ERROR: glob(3) would take it for a file that is not there. */
+static void note_error(struct hl_local *local, int error) {
+    local->is_unread |= error == EIO || (error != EREMOTE && hl_is_passing_error(error));
+}
+
 /* From the folder that was looked into last, if PATH is in it; else from the first part of PATH on. */
 int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
     const char *known = find_name(local, path);
@@ -184,6 +189,7 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
             close(folder);
         folder = part;
     }
+    note_error(local, -folder);
     return folder;
 }
 
@@ -221,6 +227,7 @@ DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows) {
         error = errno;
         close(file);
     }
+    note_error(local, folder != NULL ? 0 : error);
     errno = error;
     return folder;
 }
@@ -231,6 +238,7 @@ struct dirent *hl_read_folder(struct hl_local *local, DIR *folder) {
         errno = 0;
         entry = readdir(folder);
     } while (entry != NULL && (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0));
+    note_error(local, entry != NULL ? 0 : errno);
     local->is_full |= entry != NULL && local->entries_max > 0 && local->entries == local->entries_max;
     local->entries += entry != NULL && !local->is_full;
     return local->is_full ? NULL : entry;
@@ -261,5 +269,5 @@ int hl_glob_local(struct hl_local *local, const char *pattern, glob_t *found) {
     globbing = local;
     int result = glob(pattern, GLOB_ALTDIRFUNC, NULL, found);
     globbing = NULL;
-    return result;
+    return local->is_unread ? GLOB_ABORTED : result;
 }

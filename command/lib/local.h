@@ -34,6 +34,7 @@ struct hl_local {
     size_t entries_max; /* set by the caller: the most names that are listed; 0: any number */
     size_t entries;     /* listed so far */
     bool is_remote;     /* something was left out because of its file system */
+    bool is_unread;     /* or because of an error, after which it may be read */
     bool is_full;       /* or because of entries_max */
     char *exposed;      /* or because of only_roots: the first such path */
     char *folder;       /* the folder that was looked into last */
@@ -69,7 +70,8 @@ int hl_open_local_path(const char *path, struct stat *status);
 DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows);
 struct dirent *hl_read_folder(struct hl_local *local, DIR *folder);
 
-/* glob(3) of an absolute pattern without flags; files that are left out do not count. */
+/* glob(3) of an absolute pattern without flags; files that are left out do not count.  GLOB_ABORTED: it is_unread, and FOUND has the
+   others. */
 int hl_glob_local(struct hl_local *local, const char *pattern, glob_t *found);
 
 #endif

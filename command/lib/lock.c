@@ -57,9 +57,12 @@ static int lock_file(int file, const struct hl_lock_clock *clock) {
             continue;
         if (errno != EWOULDBLOCK || clock->now_ms() >= start + WAIT_MS)
             return -errno;
-        pid_t owner = has_said ? 0 : find_lock_owner(file);
         if (!has_said && clock->now_ms() > start + SAY_MS) {
-            hl_note("waiting for process %d, which has the lock", owner);
+            pid_t owner = find_lock_owner(file);
+            if (owner != 0)
+                hl_note("waiting for process %d, which has the lock", owner);
+            else
+                hl_note("waiting for a process that is not seen from here, which has the lock");
             has_said = true;
         }
         clock->sleep_ms(PAUSE_MS);

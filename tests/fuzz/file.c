@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A whole file as inspect, doctor and perf-map read it, its sections with libelf: refused with a sentence, or planned for all its
- * load addresses. */
+/* A whole file as inspect, doctor and perf-map read it: refused with a sentence, or planned for all its load addresses. */
 #include "fuzz.h"
 
 #include "command/lib/file-plan.h"

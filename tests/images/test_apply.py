@@ -116,6 +116,19 @@ def test_list_that_is_not_read_to_its_end(world, strace):
     assert len(world.left()) == 1
 
 
+def test_glob_over_a_folder_that_cannot_be_read(world, strace):
+    """glob(3) takes it for an empty one."""
+    inner = world.path("/run/programs/inner")
+    inner.mkdir()
+    shutil.copy(world.path(APP), inner)
+    world.lists("mine", "/run/programs/inn*/a*")
+    done(world.hugeld("apply"))
+    for call in "openat", "getdents64", "getdents64":
+        result = world.hugeld("apply", strace=["-P", "/run/programs/inner", "-e", f"inject={call}:error=EIO"])
+        assert result.returncode == 1 and "inn*/a*: it cannot be read" in result.stderr, result
+    assert len(world.left()) == 1
+
+
 def test_folder_of_others_inside(world):
     """Files in it are not looked for, and none is reported, however many they are."""
     shared = world.path("/run/programs/shared")
@@ -449,14 +462,15 @@ def test_room_for_the_records(world):
     assert 0 < records < 2 << 20 <= used.f_bavail * used.f_frsize + records
 
 
-def test_waiting_names_the_other(world):
-    """Whoever waits says for which process, and goes on as soon as that has ended."""
+@pytest.mark.parametrize("prefix, whom", [([], r"process \d+"), (["unshare", "-pf", "--mount-proc"], "a process that is not seen from here")])
+def test_waiting_names_the_other(world, prefix, whom):
+    """Whoever waits says for which process, if it is in its PID namespace, and goes on as soon as that has ended."""
     world.enable(APP)
     holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == "ready\n"
-        waiting = helpers.start(world.command("/run/bin/hugeld", "apply"))
-        assert re.search(r"waiting for process \d+, which has the lock", waiting.stderr.readline())
+        waiting = helpers.start(world.command(*prefix, "/run/bin/hugeld", "apply"))
+        assert re.search(f"waiting for {whom}, which has the lock", waiting.stderr.readline())
     finally:
         helpers.end_process(holder)
     assert waiting.wait(helpers.PATIENCE) == 0

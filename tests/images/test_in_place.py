@@ -188,6 +188,10 @@ def test_dropped(place):
         assert cached(place.path(BIG)) <= before
         assert place.hugeld("apply").returncode == 0
         assert place.hugeld("list", "--check").returncode == 0 and huge_bytes(place) == whole
+    with open(place.path(BIG), "rb") as file:
+        os.posix_fadvise(file.fileno(), whole, 0, os.POSIX_FADV_DONTNEED)
+    refused(place.hugeld("list", "--check"), BIG, f"1 of its {whole // helpers.HUGE} pages are not huge any more", "hugeld apply")
+    assert place.hugeld("apply").returncode == 0 and huge_bytes(place) == whole
 
 
 @pytest.mark.usefixtures("pool")  # takes pages where some are free
@@ -348,6 +352,11 @@ def test_pressure(place, resource):
     assert place.left() == []
     place.path(f"/run/{resource}").write_text(CALM.replace("0.00", "4.90", 1))
     add(place, BIG)
+    place.enable(BIG)
+    with open(place.path(BIG), "rb") as file:  # all but the first huge page of the text
+        os.posix_fadvise(file.fileno(), 2 * helpers.HUGE, 0, os.POSIX_FADV_DONTNEED)
+    with waiting(place.path(f"/run/{resource}")):
+        refused_untouched(place, "programs have waited", arguments=["apply"], status=3)
 
 
 @pytest.mark.parametrize("resource", ["memory", "io"])

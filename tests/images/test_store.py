@@ -89,8 +89,12 @@ def test_mount(world):
     world.settings(store_size="64M")
     world.enable(APP)
     assert "size=65536k" in mounts.read_text()
+    shutil.copy(world.path(APP), world.path("/run/programs/other"))
+    world.enable("/run/programs/other")
     world.settings(store_size="4k")
     refused(world.hugeld("apply"), "cannot resize to 4k")
+    assert world.hugeld("disable", "/run/programs/other").returncode == 0 and len(world.left()) == 1  # as it says
+    assert world.hugeld("apply").returncode == 1  # it holds the other one
     world.settings()
     assert world.hugeld("disable", APP).returncode == 0 and world.left() == []
     assert f" {SYSTEM} " in mounts.read_text()  # unmounted, it would be so in other namespaces, too
@@ -504,16 +508,23 @@ def await_new(world, store=SYSTEM):
     return helpers.wait_until(lambda: ".new" in world.left(store), what=".new")
 
 
-@pytest.mark.parametrize("how, call", [("overwritten", "linkat"), ("replaced", "symlinkat"), ("made writable", "linkat"), ("removed", "linkat")])
+@pytest.mark.parametrize("how, call", [("overwritten", "linkat"), ("replaced", "linkat"), ("made writable", "linkat"), ("removed", "linkat"),
+                                       ("other headers", "fstat")])
 def test_changed_while_it_is_added(world, how, call):
     path = world.path(APP)
     copy = pathlib.Path(shutil.copy(path, world.path("/run/programs/new")))
     pause = ["-e", f"inject={call}:delay_enter=12000000:when=1"]
     world.lists("some", APP)
-    adding = helpers.start(world.command("/run/bin/hugeld", "apply", strace=pause))
+    trace = world.path("/run/trace")
+    trace.touch()
+    adding = helpers.start(world.command("/run/bin/hugeld", "apply", strace=["-o", "/run/trace", *(["-P", APP] if call == "fstat" else []), *pause]))
     try:
-        await_new(world)
-        if how == "overwritten":
+        helpers.wait_until(lambda: "pread64" in trace.read_text(), what="the headers") if call == "fstat" else await_new(world)
+        if how == "other headers":
+            with open(path, "r+b") as file:
+                file.seek(0x30)  # e_flags
+                file.write(b"\1")
+        elif how == "overwritten":
             with open(path, "r+b") as file:
                 file.seek(path.stat().st_size // 2)
                 file.write(b"other bytes")

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.check_all, pytest.mark.skipif(platform.machine() != "x
 
 APP, OTHER = "/usr/lib/disk/app", "/usr/lib/disk/other"
 # The libraries of the command, and the tools of `make install`.
-PACKAGES = ("make", "libelf1", "libjansson4", "liblzma5", "libxxhash0", "systemd")
+PACKAGES = ("make", "libjansson4", "liblzma5", "libxxhash0", "systemd")
 # Large text; it says when it has begun, and waits until its input ends.
 WAITS = """
 #include <stdio.h>

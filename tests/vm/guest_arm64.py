@@ -28,7 +28,7 @@ LIBRARIES = "usr/lib/aarch64-linux-gnu", "lib/aarch64-linux-gnu"
 # The programs' release: its libc is not newer than the cross compiler's, its Python has this machine's byte code.
 SUITES = ["bookworm", "bookworm-security"]
 BUILD_PACKAGES = [
-    "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libelf-dev", "libelf1", "libjansson-dev",
+    "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libjansson-dev",
     "libjansson4", "liblzma-dev", "liblzma5", "libxxhash-dev", "libzstd1", "zlib1g",
 ]
 # One list, so that they are always of the same version.
