@@ -113,7 +113,7 @@ static void count_result(struct hl_apply *apply, const struct hl_wanted *wanted,
 
 /* --- one file --- */
 
-/* Removes the item KEY of PATH.  0, or a negated errno, which was noted. */
+/* Removes ITEM.  0, or a negated errno, which was noted. */
 static int remove_item(struct hl_apply *apply, const struct hl_store_item *item) {
     uint64_t bytes = item->is_in_place ? 0 : item->huge_pages * apply->store.geometry.huge_page_bytes;
     if (apply->is_dry) {
@@ -251,7 +251,8 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
     record_outcome(record, present, &outcome, key, wanted->entry->way);
     apply->records.changed = true;
     bool is_made = outcome.result == HL_SHARE_MADE;
-    remove_old_items(apply, wanted->path, record->result == HL_RESULT_MADE ? record->key : "", true);
+    if (!apply->is_dry) /* else the old ones are still there, and would count twice */
+        remove_old_items(apply, wanted->path, record->result == HL_RESULT_MADE ? record->key : "", true);
     if (is_made) {
         *(outcome.is_in_place ? &apply->in_place : &apply->made) += 1;
         apply->huge_pages += outcome.huge_pages;

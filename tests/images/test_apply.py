@@ -291,18 +291,21 @@ def sums(told):
 
 
 def test_dry_run(world):
-    """It says what the run then does, renewing and removing too, and writes nothing."""
-    other = second(world)
+    """It says what the run then does, renewing and removing too, and what the store has no room for, and writes nothing."""
+    other, new, last = [second(world, name) for name in ("second", "third", "waits")]
+    world.settings(store_size="36M")
     world.lists("mine", APP, other)
     done(world.hugeld("apply"))
     world.lists("mine", APP)
     done(world.hugeld("apply"))
+    world.lists("mine", APP, new, last)
     world.path(APP).write_bytes(world.path(APP).read_bytes())
     time.sleep(0.1)
     before = world.left()
-    expected = answer(world, "--dry-run")
+    expected = answer(world, "--dry-run", status=3)
     assert world.left() == before
-    assert sums(expected) == sums(answer(world)) == [(APP, "made", "image", 8, None), (other, "removed", "image", 8, None)]
+    assert sums(expected) == sums(answer(world, status=3)) == [
+        (APP, "made", "image", 8, None), (other, "removed", "image", 8, None), (new, "made", "image", 8, None), (last, "pending", None, 0, "store-full")]
 
 
 # --- what can be wrong ---
