@@ -44,9 +44,9 @@ bool hl_begin_apply(struct hl_apply *apply) {
     bool wants = apply->lists.n > 0 && !apply->is_dry;
     int result = wants ? hl_make_store(&apply->store, apply->store_path, apply->lists.settings.store_size)
                        : hl_find_store(&apply->store, apply->store_path);
-    apply->has_store = result == 0;
     if (result == 0 && !wants && !apply->is_dry)
         result = hl_lock_store(&apply->store);
+    apply->has_store = result == 0;
     bool cannot_mount = wants && result == -EPERM && geteuid() == 0; /* as in a container */
     if (result != 0 && !cannot_mount && (result != -ENOENT || wants)) {
         json_array_append_new(apply->problems, hl_json_text(hl_last_warning()));

@@ -98,7 +98,7 @@ static void find_mapping(const struct request *request, json_t *mapped) {
 /* Removes every image of this user's store. */
 static bool remove_images(unsigned *removed) {
     struct hl_store store;
-    struct hl_store_item *items;
+    struct hl_store_item *items = NULL;
     size_t n = 0;
     char *path = hl_default_store();
     int result = path != NULL ? hl_find_store(&store, path) : -ENOENT;
@@ -114,9 +114,9 @@ static bool remove_images(unsigned *removed) {
                 fine = false;
             }
         }
+        hl_free_store_items(items, n);
         if (fine)
-            hl_free_store_items(items, n);
-        unlinkat(store.folder, HL_RECORDS_FILE, 0);
+            unlinkat(store.folder, HL_RECORDS_FILE, 0);
         hl_close_store(&store);
     }
     free(path);

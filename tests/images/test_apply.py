@@ -453,11 +453,17 @@ def test_room_for_the_records(world):
 
 
 def test_waiting_names_the_other(world):
-    """Whoever waits says for which process, and goes on as soon as that has ended."""
+    """Whoever waits says for which process, and goes on as soon as that has ended, or after ten seconds changes nothing."""
     world.enable(APP)
+    world.path("/etc/hugeld/enabled.d/local.list").unlink()
+    records = world.path(f"{SYSTEM}/.records")
+    before = records.stat()
     holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == "ready\n"
+        for late in [helpers.start(world.command("/run/bin/hugeld", command)) for command in ("apply", "reset")]:
+            assert "for ten seconds" in late.communicate(timeout=helpers.PATIENCE)[1] and late.returncode == 1
+        assert records.stat() == before
         waiting = helpers.start(world.command("/run/bin/hugeld", "apply"))
         assert re.search(r"waiting for process \d+, which has the lock", waiting.stderr.readline())
     finally:
