@@ -492,22 +492,16 @@ static double parse_time(const char *text) {
 }
 
 /* The administrator's `systemctl stop` holds until the next boot, since the link by which the timer is enabled stays. */
-void hl_switch_timer(bool is_on) {
-    const char *runtime = getenv("XDG_RUNTIME_DIR"), *config = getenv("XDG_CONFIG_HOME"),
-               *home = getenv("HOME");
-    bool is_root = geteuid() == 0;
+void hl_switch_timer(const struct hl_lists *lists) {
+    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    bool is_root = geteuid() == 0, is_on = lists->n > 0;
     char *folder = is_root          ? hl_xasprintf("/etc/systemd/system")
                    : config != NULL ? hl_xasprintf("%s/systemd/user", config)
                                     : hl_xasprintf("%s/.config/systemd/user", home != NULL ? home : "");
     char *link = hl_xasprintf("%s/timers.target.wants/hugeld.timer", folder);
-    char *manager = hl_xasprintf("%s/systemd/private", runtime != NULL ? runtime : "");
-    const char *const arguments[] = {
-        "systemctl", is_root ? "--system" : "--user", is_on ? "enable" : "disable", "--now", "hugeld.timer",
-        NULL};
     bool is_enabled = faccessat(AT_FDCWD, link, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    if (is_enabled != is_on && (is_root ? hl_has_systemd() : access(manager, F_OK) == 0))
-        free(hl_ask_systemctl(arguments));
-    free(manager);
+    if (is_enabled != is_on && (is_on || lists->is_whole))
+        hl_ask_manager(is_on ? "enable" : "disable", "--now", "hugeld.timer");
     free(link);
     free(folder);
 }
@@ -542,8 +536,8 @@ static int apply_once(const struct request *request) {
         bool is_begun = hl_begin_apply(&apply), is_default = request->list == NULL && request->store == NULL;
         if (is_begun)
             hl_apply_lists(&apply);
-        if (is_begun && is_default && !apply.is_dry && (apply.lists.n > 0 || apply.lists.is_whole))
-            hl_switch_timer(apply.lists.n > 0);
+        if (is_begun && is_default && !apply.is_dry)
+            hl_switch_timer(&apply.lists);
         const char *named = request->metrics != NULL ? request->metrics : apply.lists.settings.metrics;
         metrics = named != NULL && !apply.is_dry ? hl_xasprintf("%s", named) : NULL;
         code = hl_end_apply(&apply);

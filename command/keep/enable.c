@@ -420,10 +420,10 @@ static int lock_and_act(struct request *request, const char *name) {
         act_on_names(request);
         struct hl_lists lists;
         hl_read_lists(&lists, request->configuration, NULL);
-        hl_switch_timer(lists.n > 0);
+        hl_switch_timer(&lists);
         hl_free_lists(&lists);
-        if (has_units && request->changed && hl_has_systemd()) /* its generators print the drop-ins */
-            free(hl_ask_systemctl((const char *const[]){"systemctl", "daemon-reload", NULL}));
+        if (has_units && request->changed) /* its generators print the drop-ins */
+            hl_ask_manager("daemon-reload", NULL, NULL);
     } else {
         request->code = HL_EXIT_NO;
     }

@@ -161,12 +161,10 @@ static bool unmount_store(void) {
 }
 
 static int reset(const struct request *request) {
-    const char *const stop[] = {"systemctl", "stop", "hugeld.timer", "hugeld.service", NULL};
     bool is_root = geteuid() == 0;
     json_t *mapped = json_array();
     unsigned removed = 0;
-    if (hl_has_systemd())
-        free(hl_ask_systemctl(stop));
+    hl_ask_manager("stop", "hugeld.timer", "hugeld.service");
     find_mapping(request, mapped);
     bool fine = remove_images(&removed);
     if (is_root && fine) {

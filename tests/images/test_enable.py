@@ -229,6 +229,24 @@ def test_what_one_user_enables(world):
     assert world.left(f"/run/user/{USER}/hugeld") == []
 
 
+def test_timer_of_one_user(world):
+    """It runs while something is listed, also if a list cannot be read just now; reset stops it, since it would make the images again."""
+    world.systemctl("")
+    world.path("/run/own/systemctl").write_text("#!/bin/sh\necho $* >> $XDG_RUNTIME_DIR/asked\n")
+    folder = world.path(f"/run/user/{USER}")
+    wanted, lists, asked = folder / "config/systemd/user/timers.target.wants", folder / "config/hugeld/enabled.d", folder / "asked"
+    for path in wanted, lists, folder / "systemd/private":
+        path.mkdir(parents=True)
+    (wanted / "hugeld.timer").touch()
+    (lists / "other.list").write_text("/run/none\n")
+    (lists / "other.list").chmod(0o666)
+    assert world.run("chown", "-R", f"{USER}:{USER}", f"/run/user/{USER}").returncode == 0
+    for command, status, words in ("disable", 1, None), ("reset", 0, "--user stop hugeld.timer hugeld.service\n"):
+        result = world.run("env", "PATH=/run/own:/usr/bin:/bin", HUGELD, command, *([APP] if command == "disable" else []), user=USER)
+        assert (result.returncode, result.stderr.count("\n")) == (status, status), result
+        assert (asked.read_text() if asked.exists() else None) == words
+
+
 # --- files that others have written, and interruptions ---
 
 def write(world, text, mode=0o644):
