@@ -93,22 +93,25 @@ bool hl_knows_unit(const char *unit) {
     return knows;
 }
 
+/* The bytes of the name that the instances of UNIT have before their '@'; 0: it is an instance itself. */
+static size_t measure_name(const char *unit) {
+    const char *at = strchr(unit, '@'), *end = unit + strlen(unit) - strlen(".service");
+    return at == NULL ? (size_t)(end - unit) : at + 1 == end ? (size_t)(at - unit) : 0;
+}
+
 bool hl_is_instance(const char *unit, const char *of) {
-    size_t length = strcspn(of, "@.");
-    bool is_name = strcmp(of + length, ".service") == 0 || strcmp(of + length, "@.service") == 0;
-    return is_name && strncmp(unit, of, length) == 0 && unit[length] == '@' && strcmp(unit, of) != 0;
+    size_t length = measure_name(of);
+    return length > 0 && strncmp(unit, of, length) == 0 && unit[length] == '@' && strcmp(unit, of) != 0;
 }
 
 void hl_list_instances(const char *unit, struct hl_texts *units) {
-    char *type = read_properties(unit, "Type");
-    bool stands_for_them =
-        strstr(unit, "@.") != NULL || (type != NULL && strstr(type, "Type=oneshot") != NULL);
+    size_t length = measure_name(unit);
+    char *type = length > 0 ? read_properties(unit, "Type") : NULL;
+    bool stands_for_them = type != NULL && strstr(type, "Type=oneshot") != NULL;
     free(type);
-    if (!stands_for_them)
+    if (length == 0 || (unit[length] != '@' && !stands_for_them))
         return;
-    const char *end =
-        strchr(unit, '@') != NULL ? strchr(unit, '@') : unit + strlen(unit) - strlen(".service");
-    char *pattern = hl_xasprintf("%.*s@*.service", (int)(end - unit), unit);
+    char *pattern = hl_xasprintf("%.*s@*.service", (int)length, unit);
     const char *const argv[] = {"systemctl", "list-units", "--plain", "--no-legend", "--", pattern, NULL};
     char *text = ask_systemctl(argv), *rest = text, *line;
     while (text != NULL && (line = strsep(&rest, "\n")) != NULL) {

@@ -124,15 +124,18 @@ def test_units(world):
 def test_instances(world):
     """disable of the unit by whose name instances were enabled disables these, in whichever list they are, and no others."""
     other = "postgresqlx@1.service"
-    for name in "postgresql.service", "postgresql@.service":
-        world.lists("package", f"postgresql@2.service {APP}")
-        for unit in "postgresql@1.service", other:
+    for base, name in ("postgresql", "postgresql.service"), ("postgresql", "postgresql@.service"), ("php8.2", "php8.2@.service"):
+        world.lists("package", f"{base}@2.service {APP}")
+        for unit in f"{base}@1.service", other:
             done(world.run(HUGELD, "enable", unit, APP))
         done(world.run(HUGELD, "disable", name))
-        assert listed(world) == [f"{other} {APP}", "!postgresql@2.service"]
+        assert listed(world) == [f"{other} {APP}", f"!{base}@2.service"]
         done(world.run(HUGELD, "disable", other))
-        done(world.run(HUGELD, "enable", "postgresql@2.service", APP))
+        done(world.run(HUGELD, "enable", f"{base}@2.service", APP))
         assert listed(world) == []
+    run = world.systemctl(f"Type=oneshot\n{START}\nEND\n[ $1 = show ] || echo job@1.service\ncat <<END")  # an instance stands for itself alone
+    done(world.run("timeout", "20", *run, HUGELD, "enable", "job@.service"))
+    assert listed(world) == [f"job@1.service {APP}"]
 
 
 def test_generator(world):
