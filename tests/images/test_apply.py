@@ -321,6 +321,8 @@ def test_wrong_lines(world):
         where = re.findall(r"^hugeld: /etc/hugeld/enabled.d/mine.list:(\d+): ", result.stderr, re.M)
         assert result.returncode == 1 and where == [str(2 + i) for i in range(len(HOSTILE_LINES))], result
     assert result.stderr.count("\n") == len(HOSTILE_LINES) and states(world) == {APP: "fresh"}
+    result = world.hugeld("disable", APP)  # says them once, too
+    assert result.returncode == 1 and result.stderr.count("\n") == len(HOSTILE_LINES), result
 
 
 @pytest.mark.parametrize("what", ["user's", "group's", "fifo", "folder", "large", "folder of lists"])

@@ -66,11 +66,17 @@ def test_what_others_list(world):
     assert world.hugeld("apply").returncode == 0 and world.left() == []
     done(world.run(HUGELD, "enable", APP))
     assert listed(world) == [] and len(world.left()) == 1
+    world.lists("mask", f"!{APP}")
+    refused(world.run(HUGELD, "enable", APP), f"another list has the line !{APP}")
 
 
 def test_way(world):
-    """way=image makes an image of a file that would be put in place, and another way takes its place."""
+    """way=image makes an image of a file that would be put in place, also where other lists have it without a way, and another way takes
+    its place."""
+    for name in "a", "z":
+        world.lists(name, APP)
     done(world.run(HUGELD, "enable", "--way=image", APP))
+    assert not json.loads(done(world.run(HUGELD, "apply", "--json")))["changed"]
     assert listed(world) == [f"{APP} way=image"]
     result = world.run(HUGELD, "enable", "--way=in-place", APP)  # which this file cannot be
     assert result.returncode == 1 and listed(world) == [f"{APP} way=image"], result
