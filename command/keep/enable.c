@@ -33,11 +33,19 @@ struct request {
     json_t *entries;
 };
 
-static const struct hl_choice ways[] = {{"image", HL_ADD_IMAGE}, {"in-place", HL_ADD_IN_PLACE}, {NULL, 0}};
+static int set_way(void *request_, const char *text) {
+    struct request *request = request_;
+    bool is_image = strcmp(text, "image") == 0;
+    request->way = is_image ? HL_ADD_IMAGE : HL_ADD_IN_PLACE;
+    if (is_image || strcmp(text, "in-place") == 0)
+        return 0;
+    hl_warn("enable: --way %s: give image or in-place; hugeld run --copy makes private copies", text);
+    return EINVAL;
+}
 
 static const struct hl_flag enable_flags[] = {
     {"way", 0, "image|in-place", "This way, whatever this kernel and file system prefer",
-     HL_CHOICE(struct request, way, ways)},
+     HL_CALL(set_way)},
     {NULL, 0, "FILE|GLOB|FOLDER|PROGRAM...\nUNIT.service [FILE...]", NULL, HL_LIST(struct request, names)},
 };
 

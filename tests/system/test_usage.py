@@ -31,7 +31,7 @@ OTHERS = {
     "appply": "did you mean 'apply'?",
     "--frob": "--frob: no such option; 'hugeld --help' lists commands, which have options of their own",
     "-a status": "-a: no such option; 'hugeld --help' lists commands, which have options of their own",
-    "run --": "", "run --via=image true": "run: --via image: give auto, preload or ldso",
+    "run --": "", "enable --way=copy true": "enable: --way copy: give image or in-place; hugeld run --copy makes private copies", "run --via=image true": "run: --via image: give auto, preload or ldso",
     "status --all 1": "", "status a-name": "status: 'a-name' is not a process ID; give a number as ps prints it, or --all",
     "bench -n 5 true": "bench: --pairs 5: give a number from 6 to 10000",
     "bench -o backend=x true": "bench: --options backend=x: no such value; 'hugeld bench --help' lists names and values",
