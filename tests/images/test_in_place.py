@@ -243,6 +243,9 @@ def test_library(place, builder, tmp_path):
                 result = place.run("/run/bin/hugeld", "run", "-p", patterns, "-o", "verbose=1", "--", program)
                 assert result.returncode == 0 and result.stderr.count("\n") == 1, result
                 assert f": started as it is: {reasons()[reason if before else 'in-place']}" in result.stderr, result
+    place.enable("--way=image", APP)
+    result = place.run("/run/bin/hugeld", "run", "-v", "-p", "main:libbig*", "--", APP)
+    assert "no image of a library" not in result.stderr, result
     result = place.hugeld("enable", "--way=in-place", "/run/programs/small")
     assert (result.returncode, result.stderr) == (0, "hugeld: /run/programs/small: its text is in /run/programs/libbig.so\n"), result
     assert result.stdout == "/run/programs/libbig.so: unchanged, it is enabled already\n"
