@@ -8,7 +8,6 @@
 #include "command/lib/local.h"
 #include "command/lib/progress.h"
 #include "command/image/eligible.h"
-#include "command/image/find.h"
 #include "command/keep/keep.h"
 
 #include <errno.h>

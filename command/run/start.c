@@ -15,11 +15,9 @@
 #include "command/image/find.h"
 #include "command/image/store.h"
 #include "command/run/ldso.h"
-#include "elf/kernel.h"
 #include "elf/reason.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
