@@ -40,7 +40,8 @@ bool hl_begin_apply(struct hl_apply *apply) {
     for (size_t i = 0; i < apply->lists.problems.n; i++)
         hl_note_problem(apply, hl_xasprintf("%s", apply->lists.problems.text[i]));
     apply->any_disk |= apply->lists.settings.any_disk;
-    bool wants = apply->lists.n > 0 && (!apply->is_dry || apply->store_path == NULL); /* which fails, and says it */
+    /* Without a path hl_make_store says why, and fails. */
+    bool wants = apply->lists.n > 0 && (!apply->is_dry || apply->store_path == NULL);
     int result = wants ? hl_make_store(&apply->store, apply->store_path, apply->lists.settings.store_size)
                        : hl_find_store(&apply->store, apply->store_path);
     if (result == 0 && !wants && !apply->is_dry)

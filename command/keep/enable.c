@@ -44,8 +44,7 @@ static int set_way(void *request_, const char *text) {
 }
 
 static const struct hl_flag enable_flags[] = {
-    {"way", 0, "image|in-place", "This way, whatever this kernel and file system prefer",
-     HL_CALL(set_way)},
+    {"way", 0, "image|in-place", "This way, whatever this kernel and file system prefer", HL_CALL(set_way)},
     {NULL, 0, "FILE|GLOB|FOLDER|PROGRAM...\nUNIT.service [FILE...]", NULL, HL_LIST(struct request, names)},
 };
 
