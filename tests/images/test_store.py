@@ -504,7 +504,7 @@ def await_new(world, store=SYSTEM):
     return helpers.wait_until(lambda: ".new" in world.left(store), what=".new")
 
 
-@pytest.mark.parametrize("how, call", [("overwritten", "linkat"), ("replaced", "symlinkat"), ("made writable", "linkat"), ("removed", "linkat")])
+@pytest.mark.parametrize("how, call", [("overwritten", "linkat"), ("replaced", "linkat"), ("made writable", "linkat"), ("removed", "linkat")])
 def test_changed_while_it_is_added(world, how, call):
     path = world.path(APP)
     copy = pathlib.Path(shutil.copy(path, world.path("/run/programs/new")))
