@@ -56,17 +56,11 @@ static const struct hl_flag disable_flags[] = {
 
 /* An entry as a line of a list; the caller frees it. */
 static char *format_line(const char *text, const struct hl_texts *files, unsigned way) {
-    char *line = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&line, &bytes);
-    if (out == NULL)
-        return hl_xasprintf("%s", text);
-    fprintf(out, "%s", text);
+    char *line = hl_xasprintf("%s", text);
     for (size_t i = 0; files != NULL && i < files->n; i++)
-        fprintf(out, " %s", files->text[i]);
+        hl_append(&line, " %s", files->text[i]);
     if (way != 0)
-        fprintf(out, " way=%s", way == HL_ADD_IMAGE ? "image" : "in-place");
-    fclose(out);
+        hl_append(&line, " way=%s", way == HL_ADD_IMAGE ? "image" : "in-place");
     return line;
 }
 
