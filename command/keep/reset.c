@@ -60,7 +60,7 @@ static void note_mapping(void *look_, pid_t pid) {
         look->pid[look->n++] = pid;
 }
 
-/* Says what hugeld detach has moved. */
+/* Says what hugeld detach has moved, and why it could not move the rest. */
 static void detach(pid_t pid) {
     char *number = hl_xasprintf("%d", pid);
     const char *const argv[] = {"hugeld", "detach", number, NULL};
@@ -68,6 +68,7 @@ static void detach(pid_t pid) {
     hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, false, NULL);
     if (hl_prints_text())
         printf("%s", answer.output); /* by hl_print */
+    fprintf(stderr, "%s", answer.errors);
     hl_free_answer(&answer);
     free(number);
 }

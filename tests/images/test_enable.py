@@ -8,6 +8,7 @@ import pathlib
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import time
 
@@ -438,6 +439,12 @@ def test_reset_detaches(world):
         said = done(world.run(HUGELD, "reset"))
         assert all(f"process {process.pid} still maps huge pages" in said for process in processes), said
         assert "/.old/" in maps(processes[0].pid)
+        for process in processes:
+            os.kill(process.pid, signal.SIGSTOP)
+        said = world.run(HUGELD, "reset", "--detach").stderr
+        for process in processes:
+            assert re.search(rf"hugeld: {process.pid} .*text stays: it is stopped", said), said
+            os.kill(process.pid, signal.SIGCONT)
         said = insist(world, "reset", "--detach")
         for process in processes:
             assert f"{process.pid} {pathlib.Path(python).name}: {python}: back on its own file\n" in said
