@@ -17,8 +17,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* "42 23 0:31 / /run/hugeld rw,nosuid - tmpfs hugeld rw,huge=always,noswap": type and options of the mount that
-   the open FOLDER is on. */
+/* "42 23 0:31 / /run/hugeld rw,nosuid - tmpfs hugeld rw,huge=always,noswap": the options of the mount that the open FOLDER is on.
+   hl_open_store takes no other file system; a chroot may hide the mount. */
 static void read_mount(struct hl_store_state *state, int folder) {
     struct statx status;
     bool is_known =
@@ -28,19 +28,18 @@ static void read_mount(struct hl_store_state *state, int folder) {
     if (rest != NULL) {
         rest += strlen(" - ");
         rest[strcspn(rest, "\n")] = '\0';
-        state->type = hl_xasprintf("%s", strsep(&rest, " "));
-        strsep(&rest, " "); /* the source */
+        strsep(&rest, " "); /* the type, and the source */
+        strsep(&rest, " ");
         for (char *option = NULL; rest != NULL && (option = strsep(&rest, ",")) != NULL;) {
             state->noswap = state->noswap || strcmp(option, "noswap") == 0;
             if (strncmp(option, "huge=", strlen("huge=")) == 0 && state->huge == NULL)
                 state->huge = hl_xasprintf("%s", option + strlen("huge="));
         }
+        if (state->huge == NULL)
+            state->huge = hl_xasprintf("never"); /* the default is not written */
     }
     free(line);
-    if (state->type == NULL)
-        state->type = hl_xasprintf("a file system of unknown type");
-    if (state->huge == NULL && strcmp(state->type, "tmpfs") == 0)
-        state->huge = hl_xasprintf("never"); /* the default is not written */
+    state->type = hl_xasprintf("tmpfs");
 }
 
 /* Examines the store at PATH, as a process of this user would. */
@@ -158,16 +157,12 @@ static pid_t find_writing_container(const struct hl_store_state *state) {
 
 /* "tmpfs, huge=always, noswap, 366 of 400 MiB free" */
 static char *describe_space(const struct hl_store_state *state) {
-    char *size = state->bytes == UINT64_MAX ? hl_xasprintf("%s", "")
-                                            : hl_xasprintf(", %" PRIu64 " of %" PRIu64 " MiB free",
-                                                           state->free_bytes >> 20, state->bytes >> 20);
-    char *text = hl_xasprintf("%s%s%s%s%s", state->type, state->huge != NULL ? ", huge=" : "",
-                              state->huge != NULL ? state->huge : "",
-                              state->huge == NULL ? ""
-                              : state->noswap     ? ", noswap"
-                                                  : ", may be swapped",
-                              size);
-    free(size);
+    char *text = hl_xasprintf("%s", state->type);
+    if (state->huge != NULL)
+        hl_append(&text, ", huge=%s, %s", state->huge, state->noswap ? "noswap" : "may be swapped");
+    if (state->bytes != UINT64_MAX)
+        hl_append(&text, ", %" PRIu64 " of %" PRIu64 " MiB free", state->free_bytes >> 20,
+                  state->bytes >> 20);
     return text;
 }
 
@@ -176,9 +171,7 @@ static char *find_remedy(const struct hl_store_state *state, const struct hl_geo
     const char *path = state->path;
     if (state->noexec)
         return hl_xasprintf("mount -o remount,exec %s", path);
-    if (state->huge == NULL)
-        return hl_xasprintf("remove it, so that hugeld apply makes it on tmpfs");
-    if (state->is_system && strcmp(state->huge, "always") != 0)
+    if (state->is_system && state->huge != NULL && strcmp(state->huge, "always") != 0)
         return hl_xasprintf("mount -o remount,huge=always %s; hugeld apply", path);
     if (state->stale > 0)
         return hl_xasprintf("hugeld apply");

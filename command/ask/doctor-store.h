@@ -8,7 +8,7 @@
 struct hl_store_state {
     char *path;
     int result;        /* 0; -ENOENT: there is none; -EACCES: no process uses it; or another negated errno */
-    char *type, *huge; /* "tmpfs" or another; a tmpfs's huge=, or NULL */
+    char *type, *huge; /* "tmpfs", and its huge=; NULL: not known */
     bool is_system, noexec, noswap;
     dev_t device;
     uint64_t bytes, free_bytes; /* UINT64_MAX: nothing limits it */

@@ -13,7 +13,6 @@
 #include "command/image/driver.h"
 #include "command/image/find.h"
 #include "command/lib/file-plan.h"
-#include "elf/kernel.h"
 #include "elf/plan.h"
 #include "command/lib/process.h"
 #include "command/lib/program.h"
@@ -24,7 +23,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

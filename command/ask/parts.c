@@ -5,8 +5,6 @@
 #include "command/lib/basics.h"
 #include "elf/plan.h"
 
-#include <stdlib.h>
-
 /* Each is for segments with that flag.  A part that VALUE of the option would move stays for REASON. */
 #define OPTION(name) offsetof(struct hl_options, name)
 static const struct {

@@ -17,7 +17,6 @@
 #include "command/lib/remedy.h"
 #include "command/ask/parts.h"
 #include "elf/context.h"
-#include "elf/kernel.h"
 #include "elf/maps.h"
 #include "elf/pool.h"
 #include "command/run/ldso.h"
@@ -30,7 +29,6 @@
 #include "command/image/verdict.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -8,7 +8,6 @@
 #include "command/lib/local.h"
 #include "command/lib/progress.h"
 #include "command/image/eligible.h"
-#include "command/image/find.h"
 #include "command/keep/keep.h"
 
 #include <errno.h>
@@ -41,12 +40,13 @@ bool hl_begin_apply(struct hl_apply *apply) {
     for (size_t i = 0; i < apply->lists.problems.n; i++)
         hl_note_problem(apply, hl_xasprintf("%s", apply->lists.problems.text[i]));
     apply->any_disk |= apply->lists.settings.any_disk;
-    bool wants = apply->lists.n > 0 && !apply->is_dry;
+    /* Without a path hl_make_store says why, and fails. */
+    bool wants = apply->lists.n > 0 && (!apply->is_dry || apply->store_path == NULL);
     int result = wants ? hl_make_store(&apply->store, apply->store_path, apply->lists.settings.store_size)
                        : hl_find_store(&apply->store, apply->store_path);
-    apply->has_store = result == 0;
     if (result == 0 && !wants && !apply->is_dry)
         result = hl_lock_store(&apply->store);
+    apply->has_store = result == 0;
     bool cannot_mount = wants && result == -EPERM && geteuid() == 0; /* as in a container */
     if (result != 0 && !cannot_mount && (result != -ENOENT || wants)) {
         json_array_append_new(apply->problems, hl_json_text(hl_last_warning()));
@@ -110,7 +110,7 @@ static void count_result(struct hl_apply *apply, const struct hl_wanted *wanted,
 
 /* --- one file --- */
 
-/* Removes the item KEY of PATH.  0, or a negated errno, which was noted. */
+/* Removes ITEM.  0, or a negated errno, which was noted. */
 static int remove_item(struct hl_apply *apply, const struct hl_store_item *item) {
     uint64_t bytes = item->is_in_place ? 0 : item->huge_pages * apply->store.geometry.huge_page_bytes;
     if (apply->is_dry) {
@@ -252,7 +252,8 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
     record_outcome(record, present, &outcome, key, wanted->entry->way);
     apply->records.changed = true;
     bool is_made = outcome.result == HL_SHARE_MADE;
-    remove_old_items(apply, wanted->path, record->result == HL_RESULT_MADE ? record->key : "", true);
+    if (!apply->is_dry) /* else the old ones are still there, and would count twice */
+        remove_old_items(apply, wanted->path, record->result == HL_RESULT_MADE ? record->key : "", true);
     if (is_made) {
         *(outcome.is_in_place ? &apply->in_place : &apply->made) += 1;
         apply->huge_pages += outcome.huge_pages;
@@ -492,22 +493,16 @@ static double parse_time(const char *text) {
 }
 
 /* The administrator's `systemctl stop` holds until the next boot, since the link by which the timer is enabled stays. */
-void hl_switch_timer(bool is_on) {
-    const char *runtime = getenv("XDG_RUNTIME_DIR"), *config = getenv("XDG_CONFIG_HOME"),
-               *home = getenv("HOME");
-    bool is_root = geteuid() == 0;
+void hl_switch_timer(const struct hl_lists *lists) {
+    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    bool is_root = geteuid() == 0, is_on = lists->n > 0;
     char *folder = is_root          ? hl_xasprintf("/etc/systemd/system")
                    : config != NULL ? hl_xasprintf("%s/systemd/user", config)
                                     : hl_xasprintf("%s/.config/systemd/user", home != NULL ? home : "");
     char *link = hl_xasprintf("%s/timers.target.wants/hugeld.timer", folder);
-    char *manager = hl_xasprintf("%s/systemd/private", runtime != NULL ? runtime : "");
-    const char *const arguments[] = {
-        "systemctl", is_root ? "--system" : "--user", is_on ? "enable" : "disable", "--now", "hugeld.timer",
-        NULL};
     bool is_enabled = faccessat(AT_FDCWD, link, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    if (is_enabled != is_on && (is_root ? hl_has_systemd() : access(manager, F_OK) == 0))
-        free(hl_ask_systemctl(arguments));
-    free(manager);
+    if (is_enabled != is_on && (is_on || lists->is_whole))
+        hl_ask_manager(is_on ? "enable" : "disable", "--now", "hugeld.timer");
     free(link);
     free(folder);
 }
@@ -542,8 +537,8 @@ static int apply_once(const struct request *request) {
         bool is_begun = hl_begin_apply(&apply), is_default = request->list == NULL && request->store == NULL;
         if (is_begun)
             hl_apply_lists(&apply);
-        if (is_begun && is_default && !apply.is_dry && (apply.lists.n > 0 || apply.lists.is_whole))
-            hl_switch_timer(apply.lists.n > 0);
+        if (is_begun && is_default && !apply.is_dry)
+            hl_switch_timer(&apply.lists);
         const char *named = request->metrics != NULL ? request->metrics : apply.lists.settings.metrics;
         metrics = named != NULL && !apply.is_dry ? hl_xasprintf("%s", named) : NULL;
         code = hl_end_apply(&apply);

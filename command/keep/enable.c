@@ -33,11 +33,18 @@ struct request {
     json_t *entries;
 };
 
-static const struct hl_choice ways[] = {{"image", HL_ADD_IMAGE}, {"in-place", HL_ADD_IN_PLACE}, {NULL, 0}};
+static int set_way(void *request_, const char *text) {
+    struct request *request = request_;
+    bool is_image = strcmp(text, "image") == 0;
+    request->way = is_image ? HL_ADD_IMAGE : HL_ADD_IN_PLACE;
+    if (is_image || strcmp(text, "in-place") == 0)
+        return 0;
+    hl_warn("enable: --way %s: give image or in-place; hugeld run --copy makes private copies", text);
+    return EINVAL;
+}
 
 static const struct hl_flag enable_flags[] = {
-    {"way", 0, "image|in-place", "This way, whatever this kernel and file system prefer",
-     HL_CHOICE(struct request, way, ways)},
+    {"way", 0, "image|in-place", "This way, whatever this kernel and file system prefer", HL_CALL(set_way)},
     {NULL, 0, "FILE|GLOB|FOLDER|PROGRAM...\nUNIT.service [FILE...]", NULL, HL_LIST(struct request, names)},
 };
 
@@ -49,18 +56,23 @@ static const struct hl_flag disable_flags[] = {
 
 /* An entry as a line of a list; the caller frees it. */
 static char *format_line(const char *text, const struct hl_texts *files, unsigned way) {
-    char *line = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&line, &bytes);
-    if (out == NULL)
-        return hl_xasprintf("%s", text);
-    fprintf(out, "%s", text);
+    char *line = hl_xasprintf("%s", text);
     for (size_t i = 0; files != NULL && i < files->n; i++)
-        fprintf(out, " %s", files->text[i]);
+        hl_append(&line, " %s", files->text[i]);
     if (way != 0)
-        fprintf(out, " way=%s", way == HL_ADD_IMAGE ? "image" : "in-place");
-    fclose(out);
+        hl_append(&line, " way=%s", way == HL_ADD_IMAGE ? "image" : "in-place");
     return line;
+}
+
+/* The entry of LISTS for TEXT, rather one with a way, as apply chooses; NULL: there is none. */
+static const struct hl_entry *find_entry(const struct hl_lists *lists, const char *text) {
+    const struct hl_entry *found = NULL;
+    for (size_t i = 0; i < lists->n; i++) {
+        const struct hl_entry *entry = &lists->entry[i];
+        if (strcmp(entry->text, text) == 0 && (found == NULL || (found->way == 0 && entry->way != 0)))
+            found = entry;
+    }
+    return found;
 }
 
 /* The line that a list has for TEXT, and the path of that list, if SOURCE is not NULL.  NULL: none has it.  The caller frees both. */
@@ -68,23 +80,13 @@ static char *find_line(const struct request *request, const char *text, char **s
     struct hl_lists lists;
     char *line = NULL;
     hl_read_lists(&lists, request->configuration, NULL);
-    for (size_t i = 0; i < lists.n && line == NULL; i++) {
-        const struct hl_entry *entry = &lists.entry[i];
-        if (strcmp(entry->text, text) != 0)
-            continue;
+    const struct hl_entry *entry = find_entry(&lists, text);
+    if (entry != NULL)
         line = format_line(text, entry->is_unit ? &entry->files : NULL, entry->way);
-        if (source != NULL)
-            *source = hl_xasprintf("%s", entry->source);
-    }
+    if (entry != NULL && source != NULL)
+        *source = hl_xasprintf("%s", entry->source);
     hl_free_lists(&lists);
     return line;
-}
-
-/* Whether a list has TEXT, if there is one, as an entry. */
-static bool is_listed(const struct request *request, const char *text) {
-    char *line = text != NULL ? find_line(request, text, NULL) : NULL;
-    free(line);
-    return line != NULL;
 }
 
 /* Where the program at *PATH, which NAME means, only starts another one, *PATH becomes that one's: cc1plus's for g++; where its text is
@@ -126,7 +128,7 @@ static bool follow_driver(struct request *request, const char *name, char **path
 static char *find_word(struct request *request, const char *name) {
     char path[PATH_MAX];
     char *program = strchr(name, '/') != NULL ? hl_xasprintf("%s", name) : hl_find_program(name),
-         *word = NULL;
+         *word = NULL, *line = NULL;
     if (program == NULL) {
         hl_warn("%s: there is no such program in PATH; name a file, as in ./%s, or a unit, as in %s.service",
                 name, name, name);
@@ -141,7 +143,9 @@ static char *find_word(struct request *request, const char *name) {
     int error = errno;
     if (found || is_gone)
         word = hl_quote_path(found ? path : program, true);
-    if (!found && is_glob && !(is_gone && is_listed(request, word))) {
+    if (is_gone && is_glob && word != NULL)
+        line = find_line(request, word, NULL);
+    if (!found && is_glob && line == NULL) {
         free(word);
         word = hl_quote_path(program, false);
     }
@@ -149,6 +153,7 @@ static char *find_word(struct request *request, const char *name) {
         hl_warn("%s: %s", name, strerror(error));
     else if (word == NULL)
         hl_warn("%s: a list cannot name a path with such characters; rename the file", name);
+    free(line);
     free(program);
     return word;
 }
@@ -186,9 +191,7 @@ static int apply_entry(struct request *request, const char *text, const struct h
     char *store = hl_default_store();
     struct hl_apply apply = {.retries = true, .configuration = request->configuration, .store_path = store};
     bool is_begun = hl_begin_apply(&apply);
-    for (size_t i = 0; i < apply.lists.n; i++)
-        if (strcmp(apply.lists.entry[i].text, text) == 0)
-            apply.only = &apply.lists.entry[i];
+    apply.only = find_entry(&apply.lists, text);
     if (is_begun && gone != NULL) {
         apply.failed = false; /* which the caller says */
         hl_find_wanted(&apply.wanted, &apply.lists, NULL, apply.store.for_all);
@@ -197,6 +200,8 @@ static int apply_entry(struct request *request, const char *text, const struct h
         apply.failed = apply.only == NULL; /* what other lists say wrong is no fault of this entry */
         if (apply.only != NULL)
             hl_apply_lists(&apply);
+        else if (apply.lists.is_whole)
+            hl_warn("%s: another list has the line !%s, which takes it out; remove that line", text, text);
         if (!apply.failed && apply.made + apply.in_place + apply.present + apply.pending == 0) {
             if (apply.wanted.n == 0 || !apply.wanted.file[0].is_named) /* else each file says why */
                 hl_warn("%s: it has no file with text for huge pages; name a program or a library", text);
@@ -290,9 +295,7 @@ static void disable_word(struct request *request, const char *text) {
     json_t *files = NULL;
     int code = HL_EXIT_NO;
     hl_read_lists(&lists, request->configuration, NULL);
-    const struct hl_entry *entry = NULL;
-    for (size_t i = 0; i < lists.n && entry == NULL; i++)
-        entry = strcmp(lists.entry[i].text, text) == 0 ? &lists.entry[i] : NULL;
+    const struct hl_entry *entry = find_entry(&lists, text);
     hl_find_wanted(&gone, &lists, entry, geteuid() == 0);
     struct hl_wanted *inside = NULL;
     for (size_t i = 0; i < gone.n && entry == NULL && inside == NULL; i++) {
@@ -306,7 +309,7 @@ static void disable_word(struct request *request, const char *text) {
         if ((line == NULL && inside == NULL) || change_list(request, mask, NULL, &masked))
             code = entry != NULL || inside != NULL ? apply_entry(request, text, goes, &files) : HL_EXIT_DONE;
     }
-    for (size_t i = 0; i < lists.problems.n; i++)
+    for (size_t i = 0; i < lists.problems.n && files == NULL; i++) /* else apply_entry has said them */
         hl_warn("%s", lists.problems.text[i]);
     code = lists.is_whole ? code : HL_EXIT_NO;
     if (code != HL_EXIT_NO)
@@ -331,7 +334,8 @@ static void disable_unit(struct request *request, const char *unit) {
     struct hl_lists lists;
     struct hl_texts instances = {0};
     hl_read_lists(&lists, request->configuration, NULL);
-    for (size_t i = 0; i < lists.n && !is_listed(request, unit); i++)
+    bool is_there = find_entry(&lists, unit) != NULL;
+    for (size_t i = 0; i < lists.n && !is_there; i++)
         if (lists.entry[i].is_unit && hl_is_instance(lists.entry[i].text, unit))
             hl_add_to_texts(&instances, lists.entry[i].text);
     for (size_t i = 0; i < instances.n; i++)
@@ -420,10 +424,10 @@ static int lock_and_act(struct request *request, const char *name) {
         act_on_names(request);
         struct hl_lists lists;
         hl_read_lists(&lists, request->configuration, NULL);
-        hl_switch_timer(lists.n > 0);
+        hl_switch_timer(&lists);
         hl_free_lists(&lists);
-        if (has_units && request->changed && hl_has_systemd()) /* its generators print the drop-ins */
-            free(hl_ask_systemctl((const char *const[]){"systemctl", "daemon-reload", NULL}));
+        if (has_units && request->changed) /* its generators print the drop-ins */
+            hl_ask_manager("daemon-reload", NULL, NULL);
     } else {
         request->code = HL_EXIT_NO;
     }

@@ -56,14 +56,11 @@ void hl_find_listed(struct hl_apply *apply);
    and in the machine's mount namespace.  Returns if there is no need, or if that is impossible. */
 void hl_enter_slice(int argc, char **argv, const char *command);
 
-/* Whether this is root on a machine that systemd runs, seen from the machine's own mount namespace. */
-bool hl_has_systemd(void);
+/* Runs systemctl VERB A B, if systemd runs: the machine's for root, else the user's own. */
+void hl_ask_manager(const char *verb, const char *a, const char *b);
 
-/* Runs systemctl with ARGV, which begins with it.  NULL: there is none, or it failed; else its output, which the caller frees. */
-char *hl_ask_systemctl(const char *const *argv);
-
-/* Has systemd start hugeld.service regularly, or no longer: the machine's for root, else the user's own. */
-void hl_switch_timer(bool is_on);
+/* Has that systemd start hugeld.service regularly; no longer, if LISTS name nothing and could all be read. */
+void hl_switch_timer(const struct hl_lists *lists);
 
 /* --- who runs the files (users.c) --- */
 

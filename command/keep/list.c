@@ -374,9 +374,9 @@ static int compare_files(const void *a, const void *b) {
     int order = strcmp(x->path, y->path);
     if (order != 0)
         return order;
-    /* What is said of a file itself counts more than what is said of its folder. */
-    bool x_says = x->is_named || x->entry->way != 0, y_says = y->is_named || y->entry->way != 0;
-    return x_says != y_says ? (x_says ? -1 : 1) : x->entry < y->entry ? -1 : x->entry > y->entry;
+    /* What is said of a file itself counts more than what is said of its folder, and then a way more than none. */
+    int x_says = 2 * x->is_named + (x->entry->way != 0), y_says = 2 * y->is_named + (y->entry->way != 0);
+    return x_says != y_says ? y_says - x_says : x->entry < y->entry ? -1 : x->entry > y->entry;
 }
 
 void hl_find_wanted(struct hl_wanted_files *wanted, struct hl_lists *lists, const struct hl_entry *only,

@@ -4,7 +4,6 @@
 #include "command/keep/keep.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -60,7 +60,7 @@ static void note_mapping(void *look_, pid_t pid) {
         look->pid[look->n++] = pid;
 }
 
-/* Says what hugeld detach has moved. */
+/* Says what hugeld detach has moved, and why it could not move the rest. */
 static void detach(pid_t pid) {
     char *number = hl_xasprintf("%d", pid);
     const char *const argv[] = {"hugeld", "detach", number, NULL};
@@ -68,6 +68,7 @@ static void detach(pid_t pid) {
     hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, false, NULL);
     if (hl_prints_text())
         printf("%s", answer.output); /* by hl_print */
+    fprintf(stderr, "%s", answer.errors);
     hl_free_answer(&answer);
     free(number);
 }
@@ -98,7 +99,7 @@ static void find_mapping(const struct request *request, json_t *mapped) {
 /* Removes every image of this user's store. */
 static bool remove_images(unsigned *removed) {
     struct hl_store store;
-    struct hl_store_item *items;
+    struct hl_store_item *items = NULL;
     size_t n = 0;
     char *path = hl_default_store();
     int result = path != NULL ? hl_find_store(&store, path) : -ENOENT;
@@ -114,9 +115,9 @@ static bool remove_images(unsigned *removed) {
                 fine = false;
             }
         }
+        hl_free_store_items(items, n);
         if (fine)
-            hl_free_store_items(items, n);
-        unlinkat(store.folder, HL_RECORDS_FILE, 0);
+            unlinkat(store.folder, HL_RECORDS_FILE, 0);
         hl_close_store(&store);
     }
     free(path);
@@ -161,12 +162,10 @@ static bool unmount_store(void) {
 }
 
 static int reset(const struct request *request) {
-    const char *const stop[] = {"systemctl", "stop", "hugeld.timer", "hugeld.service", NULL};
     bool is_root = geteuid() == 0;
     json_t *mapped = json_array();
     unsigned removed = 0;
-    if (hl_has_systemd())
-        free(hl_ask_systemctl(stop));
+    hl_ask_manager("stop", "hugeld.timer", "hugeld.service");
     find_mapping(request, mapped);
     bool fine = remove_images(&removed);
     if (is_root && fine) {

@@ -2,7 +2,6 @@
 /* hugeld list: what is enabled, what came of it, and who has it. */
 #include "command/command.h"
 #include "command/lib/flags.h"
-#include "command/lib/local.h"
 #include "command/lib/elf-file.h"
 #include "command/keep/keep.h"
 #include "command/lib/remedy.h"
@@ -67,7 +66,8 @@ static const char *find_state(const struct shown *shown, const char *key) {
 static char *find_advice(const struct shown *shown, bool is_known) {
     const struct hl_use *use = shown->use;
     bool is_fine = strcmp(shown->state, "fresh") == 0;
-    if (is_fine && shown->item != NULL && shown->item->is_in_place && shown->item->text_huge_bytes == 0)
+    if (is_fine && shown->item != NULL && shown->item->is_in_place && shown->item->text_bytes > 0 &&
+        shown->item->text_huge_bytes == 0)
         return hl_explain_reason(HL_REASON_PLACE_LOST, shown->path);
     if (!is_known || !is_fine || use->processes == use->huge)
         return NULL;
@@ -81,20 +81,24 @@ static char *find_advice(const struct shown *shown, bool is_known) {
                                                               : "start it by hugeld run");
 }
 
-static json_t *make_file(const struct shown *shown, bool is_known) {
+/* SEES_ALL: no process was left out. */
+static json_t *make_file(const struct shown *shown, bool is_known, bool sees_all) {
     const struct hl_store_item *item = shown->item;
-    const struct hl_record *record = shown->record;
+    /* That of another version of the file says nothing of this one. */
+    const struct hl_record *record = strcmp(shown->state, "changed") != 0 ? shown->record : NULL;
     char *advice = find_advice(shown, is_known);
-    bool says = record != NULL && record->sentence[0] != '\0';
-    json_t *file = json_pack(
-        "{s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o}", "path", hl_json_text(shown->path), "entry",
-        hl_json_text(shown->entry != NULL ? shown->entry->text : NULL), "source",
-        hl_json_text(shown->entry != NULL ? shown->entry->source : NULL), "way",
-        item != NULL ? json_string(item->is_in_place ? "in-place" : "image") : json_null(), "state",
-        shown->state, "reason",
-        hl_json_text(record != NULL && record->reason[0] != '\0' ? record->reason : NULL), "sentence",
-        hl_json_text(says ? record->sentence : NULL), "key", hl_json_text(item != NULL ? item->key : NULL),
-        "image", hl_json_text(item != NULL && !item->is_in_place ? item->image : NULL));
+    const char *sentence = record != NULL && record->sentence[0] != '\0' ? record->sentence : NULL;
+    if (sees_all && record != NULL && strcmp(record->reason, "in-use") == 0 && shown->use->processes == 0)
+        sentence = "no process runs it now; enable it again";
+    json_t *file =
+        json_pack("{s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o}", "path", hl_json_text(shown->path), "entry",
+                  hl_json_text(shown->entry != NULL ? shown->entry->text : NULL), "source",
+                  hl_json_text(shown->entry != NULL ? shown->entry->source : NULL), "way",
+                  item != NULL ? json_string(item->is_in_place ? "in-place" : "image") : json_null(), "state",
+                  shown->state, "reason",
+                  hl_json_text(record != NULL && record->reason[0] != '\0' ? record->reason : NULL),
+                  "sentence", hl_json_text(sentence), "key", hl_json_text(item != NULL ? item->key : NULL),
+                  "image", hl_json_text(item != NULL && !item->is_in_place ? item->image : NULL));
     json_object_set_new(file, "bytes", json_integer(item != NULL ? (json_int_t)item->bytes : 0));
     json_object_set_new(file, "huge_pages", json_integer(item != NULL ? (json_int_t)item->huge_pages : 0));
     json_object_set_new(file, "text_share",
@@ -165,7 +169,7 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     bool is_own = apply->has_store && strcmp(apply->store_path, HL_SYSTEM_STORE) == 0;
     held = is_own && used > held ? (used - held) & ~(apply->store.geometry.huge_page_bytes - 1) : 0;
     struct hl_use *use = hl_xmalloc((n + 1) * sizeof *use);
-    unsigned left_out = 0, pending = 0;
+    unsigned left_out = 0;
     for (size_t i = 0; i < n; i++) {
         shown[i].use = &use[i];
         read_item(&shown[i], &apply->store);
@@ -174,15 +178,17 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     }
     bool is_known = hl_find_users(use, n, &left_out);
     for (size_t i = 0; i < n; i++) {
-        pending += strcmp(shown[i].state, "pending") == 0;
-        json_array_append_new(apply->files, make_file(&shown[i], is_known));
+        apply->pending += strcmp(shown[i].state, "pending") == 0;
+        apply->failed |= strcmp(shown[i].state, "refused") == 0;
+        json_array_append_new(apply->files, make_file(&shown[i], is_known, geteuid() == 0 && left_out == 0));
     }
     json_t *list = json_pack(
         "{s:o, s:b, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:o, s:o}", "path", hl_json_text(apply->store_path),
         "exists", apply->has_store, "bytes", (json_int_t)bytes, "used_bytes", (json_int_t)used, "applied",
         apply->records.applied > 0 ? json_integer((json_int_t)apply->records.applied) : json_null(),
-        "held_bytes", (json_int_t)held, "enabled", (json_int_t)apply->lists.n, "pending", (json_int_t)pending,
-        "users_left_out", (json_int_t)left_out, "files", apply->files, "problems", apply->problems);
+        "held_bytes", (json_int_t)held, "enabled", (json_int_t)apply->lists.n, "pending",
+        (json_int_t)apply->pending, "users_left_out", (json_int_t)left_out, "files", apply->files, "problems",
+        apply->problems);
     free(use);
     free(shown);
     hl_free_store_items(items, n_items);
@@ -233,7 +239,8 @@ static const struct hl_flag command_flags[] = {
     HL_NO_ARGUMENTS,
 };
 
-static json_t *list_for(const struct request *request, bool is_root) {
+/* *CODE becomes the exit code of this list, if that is worse. */
+static json_t *list_for(const struct request *request, bool is_root, int *code) {
     char *configuration = hl_find_configuration(is_root),
          *store = is_root ? hl_xasprintf("%s", HL_SYSTEM_STORE) : hl_default_store();
     struct hl_apply apply = {.list = request->list,
@@ -242,6 +249,10 @@ static json_t *list_for(const struct request *request, bool is_root) {
                              .store_path = request->store != NULL ? request->store : store};
     bool has_lists = configuration != NULL || request->list != NULL;
     json_t *list = apply.store_path != NULL && has_lists ? hl_list_one(&apply, request->checks) : NULL;
+    if (apply.failed)
+        *code = HL_EXIT_NO;
+    else if (apply.pending > 0 && *code == HL_EXIT_DONE)
+        *code = HL_EXIT_PENDING;
     free(configuration);
     free(store);
     return list;
@@ -259,19 +270,16 @@ int hl_list_enabled(int argc, char **argv) {
         return code;
     json_t *stores = json_array();
     bool is_one = request.store != NULL || request.list != NULL;
-    json_t *first = list_for(&request, is_one ? geteuid() == 0 : true);
-    json_t *own = !is_one && geteuid() != 0 ? list_for(&request, false) : NULL;
+    json_t *first = list_for(&request, is_one ? geteuid() == 0 : true, &code);
+    json_t *own = !is_one && geteuid() != 0 ? list_for(&request, false, &code) : NULL;
     json_array_append_new(stores, first); /* which adds nothing if that is NULL */
     json_array_append_new(stores, own);
-    bool is_wrong = false, is_pending = false;
     for (size_t i = 0; i < json_array_size(stores); i++) {
         const json_t *list = json_array_get(stores, i), *problems = json_object_get(list, "problems");
         bool is_empty = json_array_size(json_object_get(list, "files")) + json_array_size(problems) == 0;
         if (!(is_empty && i == 0 && own != NULL))
             print_list(list);
-        is_wrong |= json_array_size(problems) > 0;
-        is_pending |= json_integer_value(json_object_get(list, "pending")) > 0;
     }
-    hl_print_answer(json_pack("{s:o}", "stores", stores), is_wrong);
-    return is_wrong ? HL_EXIT_NO : is_pending ? HL_EXIT_PENDING : HL_EXIT_DONE;
+    hl_print_answer(json_pack("{s:o}", "stores", stores), code == HL_EXIT_NO);
+    return code;
 }

@@ -42,14 +42,16 @@
 
 /* --- systemd --- */
 
-bool hl_has_systemd(void) {
+/* Whether this is root on a machine that systemd runs, seen from the machine's own mount namespace. */
+static bool has_systemd(void) {
     struct stat folder, own, machine;
     return geteuid() == 0 && stat("/run/systemd/system", &folder) == 0 && S_ISDIR(folder.st_mode) &&
            stat("/proc/self/ns/mnt", &own) == 0 && stat("/proc/1/ns/mnt", &machine) == 0 &&
            own.st_ino == machine.st_ino;
 }
 
-char *hl_ask_systemctl(const char *const *argv) {
+/* Runs systemctl with ARGV, which begins with it.  NULL: there is none, or it failed; else its output, which the caller frees. */
+static char *ask_systemctl(const char *const *argv) {
     char *systemctl = hl_find_program("systemctl"), *text = NULL;
     struct hl_answer answer;
     if (systemctl == NULL)
@@ -62,11 +64,21 @@ char *hl_ask_systemctl(const char *const *argv) {
     return text;
 }
 
+void hl_ask_manager(const char *verb, const char *a, const char *b) {
+    bool is_root = geteuid() == 0;
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    const char *const argv[] = {"systemctl", is_root ? "--system" : "--user", verb, a, b, NULL};
+    char *manager = hl_xasprintf("%s/systemd/private", runtime != NULL ? runtime : "");
+    if (is_root ? has_systemd() : access(manager, F_OK) == 0)
+        free(ask_systemctl(argv));
+    free(manager);
+}
+
 /* The lines NAME=VALUE of UNIT's PROPERTIES, names separated by commas.  NULL: systemd does not tell. */
 static char *read_properties(const char *unit, const char *properties) {
     char *option = hl_xasprintf("--property=%s", properties);
     const char *const argv[] = {"systemctl", "show", option, "--", unit, NULL};
-    char *text = hl_ask_systemctl(argv);
+    char *text = ask_systemctl(argv);
     free(option);
     return text;
 }
@@ -81,24 +93,27 @@ bool hl_knows_unit(const char *unit) {
     return knows;
 }
 
+/* The bytes of the name that the instances of UNIT have before their '@'; 0: it is an instance itself. */
+static size_t measure_name(const char *unit) {
+    const char *at = strchr(unit, '@'), *end = unit + strlen(unit) - strlen(".service");
+    return at == NULL ? (size_t)(end - unit) : at + 1 == end ? (size_t)(at - unit) : 0;
+}
+
 bool hl_is_instance(const char *unit, const char *of) {
-    size_t length = strcspn(of, "@.");
-    bool is_name = strcmp(of + length, ".service") == 0 || strcmp(of + length, "@.service") == 0;
-    return is_name && strncmp(unit, of, length) == 0 && unit[length] == '@' && strcmp(unit, of) != 0;
+    size_t length = measure_name(of);
+    return length > 0 && strncmp(unit, of, length) == 0 && unit[length] == '@' && strcmp(unit, of) != 0;
 }
 
 void hl_list_instances(const char *unit, struct hl_texts *units) {
-    char *type = read_properties(unit, "Type");
-    bool stands_for_them =
-        strstr(unit, "@.") != NULL || (type != NULL && strstr(type, "Type=oneshot") != NULL);
+    size_t length = measure_name(unit);
+    char *type = length > 0 ? read_properties(unit, "Type") : NULL;
+    bool stands_for_them = type != NULL && strstr(type, "Type=oneshot") != NULL;
     free(type);
-    if (!stands_for_them)
+    if (length == 0 || (unit[length] != '@' && !stands_for_them))
         return;
-    const char *end =
-        strchr(unit, '@') != NULL ? strchr(unit, '@') : unit + strlen(unit) - strlen(".service");
-    char *pattern = hl_xasprintf("%.*s@*.service", (int)(end - unit), unit);
+    char *pattern = hl_xasprintf("%.*s@*.service", (int)length, unit);
     const char *const argv[] = {"systemctl", "list-units", "--plain", "--no-legend", "--", pattern, NULL};
-    char *text = hl_ask_systemctl(argv), *rest = text, *line;
+    char *text = ask_systemctl(argv), *rest = text, *line;
     while (text != NULL && (line = strsep(&rest, "\n")) != NULL) {
         char *name = strtok(line, " ");
         if (name != NULL && hl_is_unit(name))
@@ -113,7 +128,7 @@ void hl_list_instances(const char *unit, struct hl_texts *units) {
 static void enter_machine(void) {
     struct stat folder, own, machine;
     char name[32] = "", here[PATH_MAX];
-    bool is_sandbox = geteuid() == 0 && !hl_has_systemd() && stat("/run/systemd/system", &folder) == 0 &&
+    bool is_sandbox = geteuid() == 0 && !has_systemd() && stat("/run/systemd/system", &folder) == 0 &&
                       hl_read_file("/proc/1/comm", name, sizeof name) > 0 && strcmp(name, "systemd\n") == 0 &&
                       stat("/", &own) == 0 && stat("/proc/1/root", &machine) == 0 &&
                       own.st_dev == machine.st_dev && own.st_ino == machine.st_ino;
@@ -132,7 +147,7 @@ void hl_enter_slice(int argc, char **argv, const char *command) {
     char groups[4096], self[PATH_MAX] = "";
     long bytes = hl_read_file("/proc/self/cgroup", groups, sizeof groups);
     enter_machine();
-    if (!hl_has_systemd() || bytes <= 0 || strstr(groups, "/hugeld.slice/") != NULL ||
+    if (!has_systemd() || bytes <= 0 || strstr(groups, "/hugeld.slice/") != NULL ||
         readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return;
     char *program = hl_find_program(first[0]);
@@ -228,7 +243,7 @@ bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct h
         return false;
     char *script, *start = named->n == 0 ? find_start(unit) : NULL;
     const struct hl_texts started = {start != NULL, &start}, *begins = named->n > 0 ? named : &started;
-    if (begins->n == 0 && !hl_has_systemd())
+    if (begins->n == 0 && !has_systemd())
         hl_warn("%s: systemd does not run here; enable the service's program: hugeld enable FILE", unit);
     else if (begins->n == 0)
         hl_warn("%s: systemd knows no ExecStart= of it; name the program behind it: hugeld enable %s FILE",

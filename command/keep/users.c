@@ -7,7 +7,6 @@
 #include "command/lib/process.h"
 #include "elf/maps.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stddef.h>
@@ -21,14 +20,10 @@
 #define LEFT_OUT_MAX 64
 #define SPANS_MAX 4096
 
-struct span {
-    uint64_t start, end;
-};
-
 struct scan {
     bool is_unknown; /* the kernel does not scan pagemap */
     size_t n_text;
-    struct span text[SPANS_MAX]; /* the executable regions of one process */
+    struct hl_address_range text[SPANS_MAX]; /* the executable regions of one process */
     size_t n;
     struct hl_use use[];
 };
@@ -54,7 +49,7 @@ static void read_regions(struct scan *scan, FILE *maps) {
                 use->end = region.end;
             }
         if ((region.flags & PF_X) && scan->n_text < SPANS_MAX)
-            scan->text[scan->n_text++] = (struct span){region.start, region.end};
+            scan->text[scan->n_text++] = (struct hl_address_range){region.start, region.end};
     }
     free(line);
 }
@@ -76,14 +71,12 @@ static bool read_unit(pid_t pid, char unit[128]) {
 /* Whether any text of the file of USE is on huge pages: 1, 0, or -1 if the kernel does not tell; -2: it has none. */
 static int find_huge(const struct scan *scan, const struct hl_use *use, int pagemap) {
     int result = -2;
-    for (size_t i = 0; i < scan->n_text && result < 1; i++) {
-        const struct span *text = &scan->text[i];
+    for (size_t i = 0; i < scan->n_text && result != 1 && result != -1; i++) {
+        const struct hl_address_range *text = &scan->text[i];
         if (text->start < use->start || text->end > use->end)
             continue;
         int64_t bytes = pagemap >= 0 ? hl_measure_huge(pagemap, text->start, text->end) : -1;
-        result = bytes < 0 ? -1 : bytes > 0 ? 1 : 0;
-        if (result < 0)
-            break;
+        result = bytes < 0 ? -1 : bytes > 0;
     }
     return result;
 }

@@ -215,7 +215,7 @@ void hl_print_answer(json_t *answer, bool has_failed) {
         if (has_failed)
             json_object_set_new(
                 answer, "error",
-                json_pack("{s:o}", "message", hl_json_text(warning[0] != '\0' ? warning : "wrong use")));
+                json_pack("{s:o}", "message", hl_json_text(warning[0] != '\0' ? warning : "see the answer")));
         if (answer == NULL ||
             json_dumpf(answer, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6) | JSON_ENSURE_ASCII) != 0)
             hl_warn("the answer cannot be written as JSON; try without --json");

@@ -9,7 +9,6 @@
 #include "command/lib/subprocess.h"
 #include "command/lib/program.h"
 #include "command/perf-map/perf-map.h"
-#include "elf/kernel.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

@@ -6,16 +6,13 @@
 #include "command/command.h"
 #include "command/lib/program.h"
 #include "command/lib/remedy.h"
-#include "command/image/in-place.h"
 #include "command/image/driver.h"
 #include "command/image/verdict.h"
-#include "elf/kernel.h"
 #include "elf/reason.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct request {
     struct hl_run run;

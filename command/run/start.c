@@ -15,11 +15,9 @@
 #include "command/image/find.h"
 #include "command/image/store.h"
 #include "command/run/ldso.h"
-#include "elf/kernel.h"
 #include "elf/reason.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,7 +206,7 @@ static void choose_linker(struct start *start) {
     const char *objects = getenv("LD_HUGEPAGES");
     char *linker = run->linker != NULL ? realpath(run->linker, NULL) : hl_find_linker();
     const struct hl_elf_file *file = hl_read_program(program) ? &program->file : NULL;
-    char *reason = hl_explain_no_linker(linker, file, program->executable);
+    char *reason = hl_explain_no_linker(linker != NULL ? linker : run->linker, file, program->executable);
     if (reason == NULL)
         reason = hl_start_exec_stop(&start->stop, program, &start->options, linker);
     if (reason != NULL) {
@@ -354,7 +352,8 @@ static int say_result(const struct start *start) {
     } else if (start->is_in_place && (start->is_strict || verbose)) {
         is_fine = explain_in_child(start);
     } else if (start->request->run.via == HL_VIA_AUTO && start->stop != NULL && names_others &&
-               !start->is_preloaded && verbose) {
+               !start->is_preloaded && verbose &&
+               hl_find_fits(start->patterns, &start->options, HL_FIT_IN_PLACE, NULL) == 0) {
         hl_note("%s: %s; %s", start->name, hl_reason_sentence(HL_REASON_NO_LIBRARY_IMAGE),
                 hl_reason_remedy(HL_REASON_NO_LIBRARY_IMAGE));
     }

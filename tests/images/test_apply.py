@@ -292,8 +292,12 @@ def test_useless_attempts_are_not_repeated(world, what):
     again = world.run("strace", "-f", "-o", "/run/trace", "/run/bin/hugeld", "apply", "--json")
     told = json.loads(again.stdout)
     assert again.returncode == status and again.stderr == "" and [file["result"] for file in told["files"]] == [what]
+    assert told.get("error") == (None if what == "nothing" else {"message": "see the answer"})
+    assert world.hugeld("list").returncode == status
     name = os.path.basename(path)
     assert not re.search(rf'open(at)?\(.*{name}", .*O_RDONLY', world.path("/run/trace").read_text().replace("O_RDONLY|O_NOFOLLOW|O_CLOEXEC|O_PATH", ""))
+    world.path(path).chmod(0o700)
+    assert [(file["state"], file["reason"], file["sentence"]) for file in world.list()] == [("changed", None, None)]
 
 
 # --- dry runs ---
@@ -304,18 +308,22 @@ def sums(told):
 
 
 def test_dry_run(world):
-    """It says what the run then does, renewing and removing too, and writes nothing."""
-    other = second(world)
+    """It says what the run then does, renewing and removing too, and what the store has no room for, and writes nothing."""
+    other, new, last = [second(world, name) for name in ("second", "third", "waits")]
+    world.settings(store_size="36M")
     world.lists("mine", APP, other)
     done(world.hugeld("apply"))
     world.lists("mine", APP)
     done(world.hugeld("apply"))
+    world.lists("mine", APP, new, last)
     world.path(APP).write_bytes(world.path(APP).read_bytes())
     time.sleep(0.1)
     before = world.left()
-    expected = answer(world, "--dry-run")
+    expected = answer(world, "--dry-run", status=3)
     assert world.left() == before
-    assert sums(expected) == sums(answer(world)) == [(APP, "made", "image", 8, None), (other, "removed", "image", 8, None)]
+    assert sums(expected) == sums(answer(world, status=3)) == [
+        (APP, "made", "image", 8, None), (other, "removed", "image", 8, None), (new, "made", "image", 8, None),
+        (last, "pending", None, 0, "store-full")]
 
 
 # --- what can be wrong ---
@@ -331,6 +339,8 @@ def test_wrong_lines(world):
         where = re.findall(r"^hugeld: /etc/hugeld/enabled.d/mine.list:(\d+): ", result.stderr, re.M)
         assert result.returncode == 1 and where == [str(2 + i) for i in range(len(HOSTILE_LINES))], result
     assert result.stderr.count("\n") == len(HOSTILE_LINES) and states(world) == {APP: "fresh"}
+    result = world.hugeld("disable", APP)  # says them once, too
+    assert result.returncode == 1 and result.stderr.count("\n") == len(HOSTILE_LINES), result
 
 
 @pytest.mark.parametrize("what", ["user's", "group's", "fifo", "folder", "large", "folder of lists"])
@@ -464,11 +474,18 @@ def test_room_for_the_records(world):
 
 @pytest.mark.parametrize("prefix, whom", [([], r"process \d+"), (["unshare", "-pf", "--mount-proc"], "a process that is not seen from here")])
 def test_waiting_names_the_other(world, prefix, whom):
-    """Whoever waits says for which process, if it is in its PID namespace, and goes on as soon as that has ended."""
+    """Whoever waits says for which process, if it is in its PID namespace, and goes on as soon as that has ended, or after ten seconds
+    changes nothing."""
     world.enable(APP)
+    world.path("/etc/hugeld/enabled.d/local.list").unlink()
+    records = world.path(f"{SYSTEM}/.records")
+    before = records.stat()
     holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == "ready\n"
+        for late in [helpers.start(world.command("/run/bin/hugeld", command)) for command in ("apply", "reset")]:
+            assert "for ten seconds" in late.communicate(timeout=helpers.PATIENCE)[1] and late.returncode == 1
+        assert records.stat() == before
         waiting = helpers.start(world.command(*prefix, "/run/bin/hugeld", "apply"))
         assert re.search(f"waiting for {whom}, which has the lock", waiting.stderr.readline())
     finally:

@@ -8,6 +8,7 @@ import pathlib
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import time
 
@@ -66,11 +67,17 @@ def test_what_others_list(world):
     assert world.hugeld("apply").returncode == 0 and world.left() == []
     done(world.run(HUGELD, "enable", APP))
     assert listed(world) == [] and len(world.left()) == 1
+    world.lists("mask", f"!{APP}")
+    refused(world.run(HUGELD, "enable", APP), f"another list has the line !{APP}")
 
 
 def test_way(world):
-    """way=image makes an image of a file that would be put in place, and another way takes its place."""
+    """way=image makes an image of a file that would be put in place, also where other lists have it without a way, and another way takes
+    its place."""
+    for name in "a", "z":
+        world.lists(name, APP)
     done(world.run(HUGELD, "enable", "--way=image", APP))
+    assert not json.loads(done(world.run(HUGELD, "apply", "--json")))["changed"]
     assert listed(world) == [f"{APP} way=image"]
     result = world.run(HUGELD, "enable", "--way=in-place", APP)  # which this file cannot be
     assert result.returncode == 1 and listed(world) == [f"{APP} way=image"], result
@@ -124,15 +131,18 @@ def test_units(world):
 def test_instances(world):
     """disable of the unit by whose name instances were enabled disables these, in whichever list they are, and no others."""
     other = "postgresqlx@1.service"
-    for name in "postgresql.service", "postgresql@.service":
-        world.lists("package", f"postgresql@2.service {APP}")
-        for unit in "postgresql@1.service", other:
+    for base, name in ("postgresql", "postgresql.service"), ("postgresql", "postgresql@.service"), ("php8.2", "php8.2@.service"):
+        world.lists("package", f"{base}@2.service {APP}")
+        for unit in f"{base}@1.service", other:
             done(world.run(HUGELD, "enable", unit, APP))
         done(world.run(HUGELD, "disable", name))
-        assert listed(world) == [f"{other} {APP}", "!postgresql@2.service"]
+        assert listed(world) == [f"{other} {APP}", f"!{base}@2.service"]
         done(world.run(HUGELD, "disable", other))
-        done(world.run(HUGELD, "enable", "postgresql@2.service", APP))
+        done(world.run(HUGELD, "enable", f"{base}@2.service", APP))
         assert listed(world) == []
+    run = world.systemctl(f"Type=oneshot\n{START}\nEND\n[ $1 = show ] || echo job@1.service\ncat <<END")  # an instance stands for itself alone
+    done(world.run("timeout", "20", *run, HUGELD, "enable", "job@.service"))
+    assert listed(world) == [f"job@1.service {APP}"]
 
 
 def test_generator(world):
@@ -224,9 +234,28 @@ def test_what_one_user_enables(world):
     assert not world.path(LIST).exists() and world.left() == []
     refused(world.run(HUGELD, "enable", "some.service", user=USER), "run it as root")
     refused(world.run("env", "-u", "XDG_RUNTIME_DIR", HUGELD, "enable", APP, user=USER), "XDG_RUNTIME_DIR is not set")
+    refused(world.run("env", "-u", "XDG_RUNTIME_DIR", HUGELD, "apply", "--dry-run", user=USER), "XDG_RUNTIME_DIR is not set")
     done(world.run(HUGELD, "disable", APP, user=USER))
     assert "not in your own lists" in done(world.run(HUGELD, "disable", APP, user=USER))
     assert world.left(f"/run/user/{USER}/hugeld") == []
+
+
+def test_timer_of_one_user(world):
+    """It runs while something is listed, also if a list cannot be read just now; reset stops it, since it would make the images again."""
+    world.systemctl("")
+    world.path("/run/own/systemctl").write_text("#!/bin/sh\necho $* >> $XDG_RUNTIME_DIR/asked\n")
+    folder = world.path(f"/run/user/{USER}")
+    wanted, lists, asked = folder / "config/systemd/user/timers.target.wants", folder / "config/hugeld/enabled.d", folder / "asked"
+    for path in wanted, lists, folder / "systemd/private":
+        path.mkdir(parents=True)
+    (wanted / "hugeld.timer").touch()
+    (lists / "other.list").write_text("/run/none\n")
+    (lists / "other.list").chmod(0o666)
+    assert world.run("chown", "-R", f"{USER}:{USER}", f"/run/user/{USER}").returncode == 0
+    for command, status, words in ("disable", 1, None), ("reset", 0, "--user stop hugeld.timer hugeld.service\n"):
+        result = world.run("env", "PATH=/run/own:/usr/bin:/bin", HUGELD, command, *([APP] if command == "disable" else []), user=USER)
+        assert (result.returncode, result.stderr.count("\n")) == (status, status), result
+        assert (asked.read_text() if asked.exists() else None) == words
 
 
 # --- files that others have written, and interruptions ---
@@ -410,6 +439,12 @@ def test_reset_detaches(world):
         said = done(world.run(HUGELD, "reset"))
         assert all(f"process {process.pid} still maps huge pages" in said for process in processes), said
         assert "/.old/" in maps(processes[0].pid)
+        for process in processes:
+            os.kill(process.pid, signal.SIGSTOP)
+        said = world.run(HUGELD, "reset", "--detach").stderr
+        for process in processes:
+            assert re.search(rf"hugeld: {process.pid} .*text stays: it is stopped", said), said
+            os.kill(process.pid, signal.SIGCONT)
         said = insist(world, "reset", "--detach")
         for process in processes:
             assert f"{process.pid} {pathlib.Path(python).name}: {python}: back on its own file\n" in said

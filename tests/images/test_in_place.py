@@ -247,6 +247,9 @@ def test_library(place, builder, tmp_path):
                 result = place.run("/run/bin/hugeld", "run", "-p", patterns, "-o", "verbose=1", "--", program)
                 assert result.returncode == 0 and result.stderr.count("\n") == 1, result
                 assert f": started as it is: {reasons()[reason if before else 'in-place']}" in result.stderr, result
+    place.enable("--way=image", APP)
+    result = place.run("/run/bin/hugeld", "run", "-v", "-p", "main:libbig*", "--", APP)
+    assert "no image of a library" not in result.stderr, result
     result = place.hugeld("enable", "--way=in-place", "/run/programs/small")
     assert (result.returncode, result.stderr) == (0, "hugeld: /run/programs/small: its text is in /run/programs/libbig.so\n"), result
     assert result.stdout == "/run/programs/libbig.so: unchanged, it is enabled already\n"
@@ -264,6 +267,9 @@ def test_mapped(place):
         assert huge_text(process)[0] == 0 and place.left() == []
         refused_untouched(place, "processes map the file", f"--way=image {BIG}", arguments=("enable", BIG), status=3)  # and gets no image
         assert place.left() == []
+        refused(place.hugeld("enable", "--way=in-place", BIG), "processes map the file", status=3)
+        assert "processes map the file" in place.list()[0]["sentence"]
+    assert [(i["state"], i["sentence"]) for i in place.list()] == [("pending", "no process runs it now; enable it again")]
     add(place, BIG)
     other = "/run/programs/other"  # which can have no image
     place.path(other).write_bytes(place.path(BIG).read_bytes() + b"data")
@@ -429,7 +435,7 @@ def test_user(place):
     add(place, BIG)
     evict(place.path(BIG))
     [stored] = place.list(user=USER)
-    assert (stored["way"], stored["text_share"]) == ("in-place", None)
+    assert (stored["way"], stored["text_share"], stored["advice"]) == ("in-place", None, None)
     assert place.hugeld("list", "--check", user=USER).returncode == 0
     assert cached(place.path(BIG)) == set()
 

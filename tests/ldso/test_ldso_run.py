@@ -168,6 +168,7 @@ def test_strict(meddled):
 # The option that names the linker, what precedes the command, and the reason.
 REFUSALS = {
     "not-made-for-this-libc": (["--ld-so", interpreter().resolve()], [], r"\S+ was not made by 'make ldso'"),
+    "not-there": (["--ld-so", "/run/none"], [], r"/run/none may not be executed \(No such file or directory\)"),
     "none-built": (["-l", "ldso"], [], "there is no patched dynamic linker; install hugeld-ldso, or build it with make ldso"),
     "traced": (["-l", "ldso"], ["strace", "-f", "-o", "/dev/null", "-e", "trace=none"], r"it is already being traced\b.*"),
 }

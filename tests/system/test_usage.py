@@ -31,6 +31,7 @@ OTHERS = {
     "appply": "did you mean 'apply'?",
     "--frob": "--frob: no such option; 'hugeld --help' lists commands, which have options of their own",
     "-a status": "-a: no such option; 'hugeld --help' lists commands, which have options of their own",
+    "enable --way=copy true": "enable: --way copy: give image or in-place; hugeld run --copy makes private copies",
     "run --": "", "run --via=image true": "run: --via image: give auto, preload or ldso",
     "status --all 1": "", "status a-name": "status: 'a-name' is not a process ID; give a number as ps prints it, or --all",
     "bench -n 5 true": "bench: --pairs 5: give a number from 6 to 10000",
