@@ -138,11 +138,13 @@ static int help(void *data) {
     return 0;
 }
 
-/* Waits for an answer of the helper. */
+/* Waits for an answer of the helper.  After one that is late there are no more errands: it would be taken for theirs. */
 static bool await_helper(const struct mover *m) {
     struct pollfd control = {m->control[0], POLLIN, 0};
     bool is_done = false;
-    return poll(&control, 1, HELPER_MS) == 1 && read(m->control[0], &is_done, 1) == 1 && is_done;
+    if (poll(&control, 1, HELPER_MS) != 1 || read(m->control[0], &is_done, 1) != 1)
+        shutdown(m->control[0], SHUT_WR);
+    return is_done;
 }
 
 static int begin_helper(struct mover *m) {
@@ -155,7 +157,7 @@ static int begin_helper(struct mover *m) {
 
 /* One that does not end goes on until it can.  Whether it has ended. */
 static bool end_helper(const struct mover *m) {
-    struct pollfd control = {m->control[0], POLLIN, 0};
+    struct pollfd control = {m->control[0], 0, 0}; /* POLLHUP alone: a late answer may still be there */
     shutdown(m->control[0], SHUT_WR);
     bool has_ended = m->helper <= 0 || poll(&control, 1, HELPER_MS) == 1;
     if (has_ended && m->helper > 0)
