@@ -268,10 +268,3 @@ void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance) {
     plan->call.at += plan->call.owner == HL_EXEC_PROGRAM ? distance : 0;
     plan->back.at += plan->back.owner == HL_EXEC_PROGRAM ? distance : 0;
 }
-
-void hl_free_exec_plan(struct hl_exec_plan *plan) {
-    free(plan->executable);
-    free(plan->image_path);
-    if (plan->image >= 0)
-        close(plan->image);
-}

@@ -62,10 +62,9 @@ struct hl_exec_plan {
 };
 
 /* Plans the calls for PROGRAM, which a process with STATUS will execute.  0; or why nothing can be done: a reason or a negated
-   errno. hl_free_exec_plan frees PLAN either way. */
+   errno.  What PLAN refers to is not freed: this process is about to become another program. */
 int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
                       const struct hl_program *program, const struct hl_options *options, const char *linker);
-void hl_free_exec_plan(struct hl_exec_plan *plan);
 /* The same for the linker at PATH in the place of the one that PROGRAM names. */
 int hl_plan_linker(struct hl_exec_plan *plan, const struct hl_elf_file *program, const char *path);
 /* Finds the instructions in the text of the dynamic linker at PATH, for plan->call and plan->back. */

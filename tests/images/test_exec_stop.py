@@ -346,6 +346,19 @@ def test_strict(images, program, run, meddle):
     assert result.stderr.endswith("; strict=on, so it does not run; run it without strict=on\n")
 
 
+def test_killed_while_it_waits(program, meddle, shared_folder, image_store):
+    """Another user's file cannot be read by this one, so the process may not be traced; the helper asks it for permission (for
+    Yama), and is killed just then."""
+    app, hugeld, library = (pathlib.Path(shutil.copy(file, shared_folder)) for file in (program("static"), helpers.STARTER, meddle))
+    hugeld.chmod(0o711)
+    image_store.add(app)
+    command = [hugeld, "run", "-o", f"verbose=1,store={image_store.folder}", "--", app]
+    result = helpers.run([*helpers.become(65534), "env", f"LD_PRELOAD={library}", "T_MEDDLE=permit", *command], timeout=20)
+    assert result.returncode == 3 and result.stderr.startswith(f"meddled\nhugeld: {app}: not at the exec stop: "), result
+    for file in app, hugeld, library:
+        file.unlink()
+
+
 def test_file_replaced(images, program, run, meddle, tmp_path):
     """Between the plan and execve(2): the program that runs is not the one that has that image."""
     app = program("static")
