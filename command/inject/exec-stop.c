@@ -133,8 +133,6 @@ static int help(void *data) {
     struct hl_tracee thread = {.pid = stop->pid};
     if (!stays_with(stop->pid) || !seize(stop))
         return 0;
-    HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0,
-            0); /* else it is stopped with the program, which it has to let go on */
     close_copies();
     stay_beside(stop->processor);
     int result = hl_await_exec_stop(&thread);
@@ -219,6 +217,11 @@ static int start_helper(struct hl_exec_stop *stop) {
     stop->helper = clone(help, stack + GUARD_BYTES + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID, stop, NULL,
                          NULL, &stop->state);
     int error = stop->helper < -1 ? -stop->helper : errno;
+    if (stop->helper > 0) {
+        /* A stop of our process group must not stop the helper, too, which has to let the program go on. */
+        setpgid(stop->helper, stop->helper);
+        kill(stop->helper, SIGCONT); /* one that came before */
+    }
     HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before, 0, 0);
     return stop->helper > 0 ? 0 : -error;
 }

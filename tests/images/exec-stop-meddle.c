@@ -9,6 +9,7 @@
        end N       the program's call fails, and so does every later one
        swap        before it is executed, the program's file is replaced by T_OTHER
        stop        its process group, and the program's, is stopped once the program is at its exec stop
+       halt        the helper is stopped as soon as it is there
        die         the process that is to execute the program is killed as soon as it has a helper
        refuse      the first execve fails, as if a security module were against it; without a tracer it works
        permit      the helper is killed when this process permits it to trace this process
@@ -144,9 +145,10 @@ int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) 
     void *parent = va_arg(list, void *), *tls = va_arg(list, void *), *child = va_arg(list, void *);
     va_end(list);
     int made = real(function, stack, flags, argument, parent, tls, child);
-    if (meddle != NULL && strcmp(meddle, "die") == 0) {
+    int dies = meddle != NULL && strcmp(meddle, "die") == 0;
+    if (dies || (meddle != NULL && strcmp(meddle, "halt") == 0)) {
         tell();
-        kill(getpid(), SIGKILL);
+        kill(dies ? getpid() : made, dies ? SIGKILL : SIGSTOP);
     }
     return made;
 }

@@ -281,6 +281,13 @@ def test_group_is_stopped(images, program, meddle):
         helpers.end_process(process)
 
 
+def test_helper_is_stopped(images, program, run, meddle):
+    """SIGSTOP for the process group reaches the helper, too, before that has a group of its own: it goes on with the program."""
+    app = program("static")
+    images.add(app)
+    check_same(meddled(meddle, run, app, "halt"), plainly([app, "x"], LD_PRELOAD=meddle), "children ", "env ")
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_call_fails(images, program, run, meddle, variant):
     """Each call that is made in the program fails once: it begins on small pages, with nothing left."""
