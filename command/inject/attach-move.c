@@ -138,11 +138,13 @@ static int help(void *data) {
     return 0;
 }
 
-/* Waits for an answer of the helper. */
+/* Waits for an answer of the helper.  After one that is late there are no more errands: it would be taken for theirs. */
 static bool await_helper(const struct mover *m) {
     struct pollfd control = {m->control[0], POLLIN, 0};
     bool is_done = false;
-    return poll(&control, 1, HELPER_MS) == 1 && read(m->control[0], &is_done, 1) == 1 && is_done;
+    if (poll(&control, 1, HELPER_MS) != 1 || read(m->control[0], &is_done, 1) != 1)
+        shutdown(m->control[0], SHUT_WR);
+    return is_done;
 }
 
 static int begin_helper(struct mover *m) {
@@ -155,7 +157,7 @@ static int begin_helper(struct mover *m) {
 
 /* One that does not end goes on until it can.  Whether it has ended. */
 static bool end_helper(const struct mover *m) {
-    struct pollfd control = {m->control[0], POLLIN, 0};
+    struct pollfd control = {m->control[0], 0, 0}; /* POLLHUP alone: a late answer may still be there */
     shutdown(m->control[0], SHUT_WR);
     bool has_ended = m->helper <= 0 || poll(&control, 1, HELPER_MS) == 1;
     if (has_ended && m->helper > 0)
@@ -365,8 +367,8 @@ static void close_leftovers(struct mover *m) {
     for (unsigned i = 0; i < left.n_files; i++)
         hl_close_in_tracee(m->tracee, left.file[i]);
     for (unsigned i = 0; i < 2; i++)
-        if (tracee->left_pair[i] >= 0 && use_socket(m, tracee->left_pair[i], tracee->left_pid, -1))
-            hl_close_in_tracee(m->tracee, tracee->left_pair[i]);
+        if (tracee->left.pair[i] >= 0 && use_socket(m, tracee->left.pair[i], tracee->left.pid, -1))
+            hl_close_in_tracee(m->tracee, tracee->left.pair[i]);
 }
 
 /* --- back --- */
@@ -497,17 +499,22 @@ static void *work_in_thread(void *data) {
 /* All of it is done in a thread of its own: when that ends, the kernel lets go of every thread that it still traces.  Ctrl-C has
    to wait for that. */
 void hl_move_attachment(struct hl_attachment *attachment) {
-    struct hl_tracing before;
+    const struct sigaction usual = {.sa_handler = SIG_DFL};
+    struct sigaction before;
+    sigset_t all, unblocked;
     pthread_t thread;
     if (attachment->reason != 0 && !attachment->closes_leftovers)
         return;
-    hl_begin_tracing(&before);
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &unblocked);
+    sigaction(SIGCHLD, &usual, &before);
     int error = pthread_create(&thread, NULL, work_in_thread, attachment);
     if (error == 0)
         pthread_join(thread, NULL);
     else
         attachment->reason = -error;
-    hl_end_tracing(&before);
+    sigaction(SIGCHLD, &before, NULL);
+    pthread_sigmask(SIG_SETMASK, &unblocked, NULL);
 }
 
 #else

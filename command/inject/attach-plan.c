@@ -53,9 +53,10 @@ static int check_files(const struct hl_process *process) {
 }
 
 /* Whether the process's status allows an attach. */
-static int check_status(const struct hl_attachment *attachment) {
+static int check_status(struct hl_attachment *attachment) {
     struct hl_task_status status;
     int result = hl_read_task_status(&status, attachment->process.folder, "status");
+    attachment->locked_kib = status.locked_kib;
     if (result != 0)
         return result;
     if (status.state == 'T')
@@ -440,7 +441,6 @@ static int look_at(struct hl_attachment *attachment, pid_t pid) {
         open_maps(attachment);
     if (result == 0)
         result = check_status(attachment);
-    attachment->locked_kib = hl_read_locked(&attachment->process);
     if (result == 0)
         result = read_process_for_main(&attachment->process);
     if (result == 0)

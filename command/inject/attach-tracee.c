@@ -107,17 +107,11 @@ int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *fro
     return hl_check_transfer(pwrite(tracee->memory, from, bytes, (off_t)at), bytes);
 }
 
-int hl_open_memory(struct hl_tracee *tracee) {
+static int open_memory(struct hl_tracee *tracee) {
     char *path = hl_xasprintf("/proc/%d/mem", tracee->pid);
     tracee->memory = open(path, O_RDWR | O_CLOEXEC);
     free(path);
     return tracee->memory >= 0 ? 0 : -errno;
-}
-
-void hl_close_memory(struct hl_tracee *tracee) {
-    if (tracee->memory >= 0)
-        close(tracee->memory);
-    tracee->memory = -1;
 }
 
 /* --- instructions --- */
@@ -130,40 +124,33 @@ static bool are_there(const struct hl_gadgets *gadgets, const struct hl_process 
     return can_return && hl_has_code(process, gadgets->call, &hl_call_code);
 }
 
-/* Sets *FOUND if the BYTES at START have both.  0, or the error of reading them. */
-static int search(struct hl_gadgets *found, const struct hl_process *process, uint64_t start, size_t bytes) {
+/* Whether the BYTES at START have both; then *FOUND has their addresses. */
+static bool search(struct hl_gadgets *found, const struct hl_process *process, uint64_t start, size_t bytes) {
     char *text = hl_xmalloc(bytes);
     const char *call, *back;
     const struct hl_code *code;
-    int result = hl_read_thread(process->pid, start, text, bytes);
-    if (result == 0 && hl_find_codes(text, bytes, &call, &back, &code))
+    bool are_found = hl_read_thread(process->pid, start, text, bytes) == 0 &&
+                     hl_find_codes(text, bytes, &call, &back, &code);
+    if (are_found)
         *found = (struct hl_gadgets){start + (uint64_t)(call - text), start + (uint64_t)(back - text)};
     free(text);
-    return result;
-}
-
-static int search_region(struct hl_gadgets *found, const struct hl_process *process,
-                         const struct hl_region *region) {
-    size_t bytes = region->end - region->start;
-    if (bytes <= SEARCHED_BYTES)
-        return search(found, process, region->start, bytes);
-    int result = search(found, process, region->end - SEARCHED_BYTES, SEARCHED_BYTES);
-    return result != 0 || found->call != 0 ? result : search(found, process, region->start, SEARCHED_BYTES);
+    return are_found;
 }
 
 /* Both come from one object.  Objects that the kernel and the dynamic linker loaded at startup, the linker
    and the libc among them, are never unloaded and lie above later ones and above the text that moves; so the highest come first. */
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process) {
-    *gadgets = (struct hl_gadgets){0, 0};
-    for (size_t i = process->n_regions; i-- > 0 && gadgets->call == 0;) {
+    for (size_t i = process->n_regions; i-- > 0;) {
         const struct hl_region *region = &process->region[i];
+        size_t all = region->end - region->start, bytes = all < SEARCHED_BYTES ? all : SEARCHED_BYTES;
         if (region->flags != (PF_R | PF_X) || region->shared || region->inode == 0 ||
             !hl_answers(process, region))
             continue;
-        if (search_region(gadgets, process, region) == -ESRCH)
-            return -ESRCH; /* it ends */
+        if (search(gadgets, process, region->end - bytes, bytes) ||
+            (bytes < all && search(gadgets, process, region->start, bytes)))
+            return 0;
     }
-    return gadgets->call != 0 ? 0 : HL_REASON_ATTACH_INSTRUCTIONS;
+    return HL_REASON_ATTACH_INSTRUCTIONS;
 }
 
 /* --- stopping --- */
@@ -211,37 +198,10 @@ static int await_late_stop(struct hl_tracee *tracee, int *status) {
     return result;
 }
 
-/* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with the signals that it gets meanwhile. */
-static int await_interrupt(struct hl_tracee *tracee) {
-    for (int status;;) {
-        int result = await_late_stop(tracee, &status);
-        if (result != 0 || (is_event(status) && WSTOPSIG(status) == SIGTRAP)) /* ours */
-            return result;
-        if (is_event(status))
-            return HL_REASON_ATTACH_STOPPED;
-        result = hl_trace(tracee->pid, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
-        if (result != 0)
-            return result;
-    }
-}
-
 /* Why the thread cannot be traced: it may have ended just now, or have a tracer. */
 static int find_denial(const struct hl_tracee *tracee) {
     pid_t tracer = hl_find_tracer(tracee->pid, tracee->pid);
     return tracer < 0 ? -ESRCH : tracer > 0 ? HL_REASON_ATTACH_TRACED : -EPERM;
-}
-
-void hl_begin_tracing(struct hl_tracing *before) {
-    const struct sigaction usual = {.sa_handler = SIG_DFL};
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before->blocked);
-    sigaction(SIGCHLD, &usual, &before->change);
-}
-
-void hl_end_tracing(const struct hl_tracing *before) {
-    sigaction(SIGCHLD, &before->change, NULL);
-    pthread_sigmask(SIG_SETMASK, &before->blocked, NULL);
 }
 
 /* PTRACE_SEIZE waits until no thread of the process executes a program, which may wait for a file system that never answers; and
@@ -292,16 +252,26 @@ int hl_interrupt_tracee(struct hl_tracee *tracee, const struct hl_call *call) {
     return result;
 }
 
+/* Until the stop that PTRACE_INTERRUPT asks for, the thread gets its signals.  If the whole process is stopped, it stays so. */
 int hl_await_tracee(struct hl_tracee *tracee) {
-    int result = await_interrupt(tracee);
-    if (result == 0) {
-        tracee->stage = HL_TRACEE_STOPPED;
-        tracee->stopped_ms = hl_now_ms();
-        hl_put_rest_back(tracee);
-    } else if (result == HL_REASON_ATTACH_STOPPED) { /* it stays stopped */
+    int status, result = await_late_stop(tracee, &status);
+    while (result == 0 && !is_event(status)) {
+        result = hl_trace(tracee->pid, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
+        if (result == 0)
+            result = await_late_stop(tracee, &status);
+    }
+    if (result != 0)
+        return result;
+    if (WSTOPSIG(status) != SIGTRAP) {
         hl_trace(tracee->pid, PTRACE_DETACH, 0, 0);
         tracee->stage = HL_TRACEE_GONE;
+        return HL_REASON_ATTACH_STOPPED;
     }
+    tracee->stage = HL_TRACEE_STOPPED;
+    tracee->stopped_ms = hl_now_ms();
+    result = open_memory(tracee);
+    if (result == 0)
+        hl_put_rest_back(tracee);
     return result;
 }
 
@@ -324,19 +294,9 @@ static uint64_t hash(const char *bytes, size_t n) {
     return hash;
 }
 
-/* At the low end of a frame's place while it is in use, and still there after we were killed.  The kernel itself writes the numbers of
-   the sockets that the thread makes. */
-struct journal {
-    uint64_t mark; /* depends on the address, as the pattern does */
-    uint64_t frame_hash;
-    uint32_t frame_bytes;
-    int32_t pid; /* of the process that made the sockets; a child has a copy */
-    int32_t pair[2];
-};
-
 /* Whether the BYTES at AT are as we have left them: the pattern, or with a frame in use, which a killed tracer leaves.  *LEFT is its
    journal, or has no sockets. */
-static bool is_as_left(const struct hl_tracee *tracee, uint64_t at, size_t bytes, struct journal *left) {
+static bool is_as_left(const struct hl_tracee *tracee, uint64_t at, size_t bytes, struct hl_journal *left) {
     char *found = hl_xmalloc(bytes), *wanted = hl_xmalloc(bytes);
     size_t compared = bytes;
     fill_pattern((uint64_t *)wanted, at, bytes);
@@ -387,10 +347,10 @@ static uint64_t find_space_below(const struct hl_process *process, size_t i, uin
 
 /* The low end of BYTES, which are whole pages, for the frame; 0: there are none.  *LEFT as of is_as_left. */
 static uint64_t find_space(const struct hl_tracee *tracee, const struct hl_process *process, uint64_t bytes,
-                           struct journal *left) {
+                           struct hl_journal *left) {
     size_t i = find_stack(process);
     const struct hl_region *stack = &process->region[i];
-    *left = (struct journal){.pair = {-1, -1}};
+    *left = (struct hl_journal){.pair = {-1, -1}};
     if (i == process->n_regions || stack->shared || (stack->flags & (PF_R | PF_W)) != (PF_R | PF_W))
         return 0;
     if (stack->end - stack->start > bytes + GAP_BYTES &&
@@ -413,18 +373,17 @@ static uint64_t blockable(uint64_t mask) {
 static int take_over(struct hl_tracee *tracee, const struct hl_process *process) {
     struct user_regs_struct r;
     const uint64_t none[6] = {0};
-    size_t frame_bytes = hl_get_frame_bytes(tracee), bytes = HL_TRACEE_DATA_BYTES + frame_bytes;
+    size_t frame_bytes = tracee->frame_bytes, bytes = HL_TRACEE_DATA_BYTES + frame_bytes;
     size_t taken = hl_round_up(bytes + SPARE_BYTES, (uint64_t)sysconf(_SC_PAGESIZE));
-    struct journal journal;
+    struct hl_journal journal;
     tracee->low = find_space(tracee, process, taken, &journal);
     if (tracee->low == 0)
         return HL_REASON_ATTACH_STACK;
     tracee->high = tracee->low + taken;
     tracee->stack = tracee->high - frame_bytes;
     tracee->data = tracee->high - bytes;
-    tracee->pair_at = tracee->low + offsetof(struct journal, pair);
-    tracee->left_pid = journal.pid;
-    memcpy(tracee->left_pair, journal.pair, sizeof tracee->left_pair);
+    tracee->pair_at = tracee->low + offsetof(struct hl_journal, pair);
+    tracee->left = journal;
     char *place = hl_xmalloc(taken), *frame = place + (tracee->stack - tracee->low);
     fill_pattern((uint64_t *)place, tracee->low, taken);
     memset(place + (tracee->data - tracee->low), 0, bytes);
@@ -449,10 +408,10 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
 
 /* --- filters --- */
 
-/* Whether system calls of the thread TID of PID are filtered; if that cannot be found out, true. */
-static bool has_filter(pid_t pid, pid_t tid) {
+/* Whether system calls of the first thread of PID are filtered; if that cannot be found out, true. */
+static bool has_filter(pid_t pid) {
     struct hl_task_status status;
-    hl_read_thread_status(&status, pid, tid);
+    hl_read_thread_status(&status, pid, pid);
     return status.filter_mode != 0;
 }
 
@@ -462,7 +421,7 @@ static int explain_filter(int error) {
         return HL_REASON_ATTACH_FILTER_KERNEL;
     if (!hl_has_capability(CAP_SYS_ADMIN))
         return HL_REASON_ATTACH_FILTER;
-    return has_filter(getpid(), getpid()) ? HL_REASON_ATTACH_FILTER_OWN : HL_REASON_ATTACH_FILTER_NAMESPACE;
+    return has_filter(getpid()) ? HL_REASON_ATTACH_FILTER_OWN : HL_REASON_ATTACH_FILTER_NAMESPACE;
 }
 
 /* Suspends the present filters, and those that another thread may set meanwhile (SECCOMP_FILTER_FLAG_TSYNC).  Not before the
@@ -470,7 +429,7 @@ static int explain_filter(int error) {
 static int pass_filter(struct hl_tracee *tracee) {
     int error = hl_trace(tracee->pid, PTRACE_SETOPTIONS, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP);
     tracee->suspends = error == 0;
-    return error == 0 || !has_filter(tracee->pid, tracee->pid) ? 0 : explain_filter(error);
+    return error == 0 || !has_filter(tracee->pid) ? 0 : explain_filter(error);
 }
 
 /* --- calls --- */
@@ -558,7 +517,7 @@ static int make_call(struct hl_tracee *tracee, long *result, long number, const 
 static int call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
     if (tracee->stage < HL_TRACEE_ARMED)
         return -ESRCH;
-    if (!tracee->suspends && has_filter(tracee->pid, tracee->pid))
+    if (!tracee->suspends && has_filter(tracee->pid))
         return HL_REASON_ATTACH_FILTER; /* another thread has just set it for all */
     int error = make_call(tracee, result, number, argument);
     if (error == HL_REASON_ATTACH_TAMPERED || error == HL_REASON_ATTACH_FROZEN) {
@@ -572,9 +531,7 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process) {
     tracee->gadgets = *gadgets;
     tracee->call = call_in_tracee;
-    int result = hl_open_memory(tracee);
-    if (result == 0)
-        result = hl_read_registers(tracee->pid, &tracee->registers); /* so it was this thread's memory */
+    int result = hl_read_registers(tracee->pid, &tracee->registers); /* so it was this thread's memory */
     if (result == 0)
         result = hl_trace(tracee->pid, PTRACE_GETSIGMASK, sizeof tracee->mask, (uintptr_t)&tracee->mask);
     if (result == 0 && hl_runs_32_bit(&tracee->registers))
@@ -641,10 +598,11 @@ void hl_release_tracee(struct hl_tracee *tracee) {
         let_go(tracee);
     free(tracee->vectors);
     tracee->vectors = NULL;
-    hl_close_memory(tracee);
+    if (tracee->memory >= 0)
+        close(tracee->memory);
     if (tracee->lock >= 0)
         close(tracee->lock);
-    tracee->lock = -1;
+    tracee->memory = tracee->lock = -1;
 }
 
 #endif

@@ -86,7 +86,7 @@ int hl_check_attached_text(const struct hl_attachment *attachment, const struct 
 /* Carries out the plan.  The reason says why something does not move. */
 void hl_move_attachment(struct hl_attachment *attachment);
 
-/* --- thread.c: how the thread that makes calls is held --- */
+/* --- attach-thread.c: how the thread that makes calls is held --- */
 
 /* Whether the first thread of PROCESS could make calls now; looks for half a second.  Nothing is stopped.  0,
    HL_REASON_ATTACH_UNFIT, HL_REASON_ATTACH_STOPPED, or -ESRCH. */

@@ -22,44 +22,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum timeout { NONE, POINTER, MILLISECONDS };
-
-struct row {
-    long number;
-    /* NULL: none.  SLEEPER: the process whose first thread sleeps in the call; NULL: not known. */
-    bool (*condition)(const struct hl_call *call, const struct hl_process *sleeper);
-    enum hl_again untimed, timed;
-    enum timeout timeout;
-    unsigned at; /* the number of the timeout argument */
-};
-
-/* --- conditions --- */
-
-static int futex_command(const struct hl_call *call) {
-    return (int)call->argument[1] & ~(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME);
-}
-
-static bool is_futex_wait(const struct hl_call *call, const struct hl_process *sleeper) {
-    (void)sleeper;
-    return futex_command(call) == FUTEX_WAIT;
-}
-
-/* Its timeout is absolute. */
-static bool is_futex_wait_bitset(const struct hl_call *call, const struct hl_process *sleeper) {
-    (void)sleeper;
-    return futex_command(call) == FUTEX_WAIT_BITSET;
-}
-
-static bool is_absolute(const struct hl_call *call, const struct hl_process *sleeper) {
-    (void)sleeper;
-    return (call->argument[1] & TIMER_ABSTIME) != 0;
-}
-
-/* Whether SLEEPER has BYTES at AT, or AT is 0: where the kernel cannot write the rest of a timeout, it ends the call instead. */
-static bool can_be_written(uint64_t at, size_t bytes, const struct hl_process *sleeper) {
-    const struct hl_region *region = sleeper != NULL && at != 0 ? hl_find_region(sleeper, at) : NULL;
-    return sleeper == NULL || at == 0 ||
-           (region != NULL && (region->flags & PF_W) && region->end - at >= bytes);
+/* Whether SLEEPER has memory for the rest of a timeout at AT, or AT is 0: where the kernel cannot write it, it ends the call instead. */
+static bool can_be_written(uint64_t at, const struct hl_process *sleeper) {
+    const struct hl_region *region = at != 0 ? hl_find_region(sleeper, at) : NULL;
+    return at == 0 || (region != NULL && (region->flags & PF_W) && region->end - at >= HL_REST_BYTES);
 }
 
 /* Whether a read of the file takes all or nothing: a pipe, whatever its name and file system, or one of the names that only the
@@ -73,8 +39,6 @@ static bool reads_all_or_nothing(const struct hl_call *call, const struct hl_pro
     };
     char name[64];
     struct statx state;
-    if (sleeper == NULL)
-        return true;
     int folder = sleeper->folder;
     char *path = hl_xasprintf("fd/%u", (unsigned)call->argument[0]);
     bool is_known =
@@ -87,35 +51,54 @@ static bool reads_all_or_nothing(const struct hl_call *call, const struct hl_pro
     return is_known;
 }
 
-/* --- the table --- */
-
-static const struct row rows[] = {
-    {SYS_futex, is_futex_wait, HL_AGAIN_WHOLE, HL_AGAIN_CONTINUED, POINTER, 3},
-    {SYS_futex, is_futex_wait_bitset, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, POINTER, 3},
-    {SYS_epoll_wait, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, MILLISECONDS, 3},
-    {SYS_epoll_pwait, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, MILLISECONDS, 3},
-    {441 /* epoll_pwait2 */, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 3},
-    {SYS_poll, NULL, HL_AGAIN_WHOLE, HL_AGAIN_CONTINUED, MILLISECONDS, 2},
-    {SYS_ppoll, NULL, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 2},
-    {SYS_select, NULL, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 4},
-    {SYS_pselect6, NULL, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 4},
-    {SYS_clock_nanosleep, is_absolute, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    {SYS_clock_nanosleep, NULL, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
-    {SYS_nanosleep, NULL, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
-    {SYS_restart_syscall, NULL, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
-    {SYS_read, reads_all_or_nothing, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    {SYS_accept, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    {SYS_accept4, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    {SYS_wait4, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    {SYS_waitid, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    {SYS_pause, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    {SYS_rt_sigsuspend, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    {SYS_rt_sigtimedwait, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 2},
-    {SYS_semop, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    {SYS_semtimedop, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 3},
-    {SYS_msgrcv, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    {SYS_mq_timedreceive, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-};
+/* How CALL begins again, if its conditions are met.  *REST: where the kernel then writes the rest of its timeout; 0: nowhere. */
+static enum hl_again find_call(const struct hl_call *call, uint64_t *rest) {
+    const uint64_t *a = call->argument;
+    int command = (int)a[1] & ~(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME);
+    *rest = 0;
+    switch (call->number) {
+    case SYS_futex:
+        if (command == FUTEX_WAIT && a[3] != 0)
+            return HL_AGAIN_CONTINUED;
+        /* A timeout of FUTEX_WAIT_BITSET is absolute. */
+        return command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET ? HL_AGAIN_WHOLE : HL_AGAIN_UNKNOWN;
+    case SYS_poll:
+        return (int)a[2] >= 0 ? HL_AGAIN_CONTINUED : HL_AGAIN_WHOLE;
+    case SYS_ppoll:
+        *rest = a[2];
+        return HL_AGAIN_WHOLE;
+    case SYS_select:
+    case SYS_pselect6:
+        *rest = a[4];
+        return HL_AGAIN_WHOLE;
+    case SYS_clock_nanosleep:
+        *rest = a[1] & TIMER_ABSTIME ? 0 : a[3];
+        return a[1] & TIMER_ABSTIME ? HL_AGAIN_WHOLE : HL_AGAIN_CONTINUED;
+    case SYS_nanosleep:
+        *rest = a[1];
+        return HL_AGAIN_CONTINUED;
+    case SYS_restart_syscall:
+        return HL_AGAIN_CONTINUED;
+    case SYS_read: /* of a file that takes all or nothing */
+    case SYS_epoll_wait:
+    case SYS_epoll_pwait:
+    case 441: /* epoll_pwait2 */
+    case SYS_accept:
+    case SYS_accept4:
+    case SYS_wait4:
+    case SYS_waitid:
+    case SYS_pause:
+    case SYS_rt_sigsuspend:
+    case SYS_rt_sigtimedwait:
+    case SYS_semop:
+    case SYS_semtimedop:
+    case SYS_msgrcv:
+    case SYS_mq_timedreceive:
+        return HL_AGAIN_WHOLE;
+    default:
+        return HL_AGAIN_UNKNOWN;
+    }
+}
 
 /* A thread that has just been woken may be caught in one of these.  If it has returned EINTR it had done nothing; before it returns, that
    is not known. */
@@ -123,30 +106,21 @@ static const long over[] = {SYS_readv,        SYS_recvfrom,      SYS_recvmsg, SY
                             SYS_writev,       SYS_sendto,        SYS_sendmsg, SYS_sendmmsg, SYS_fallocate,
                             SYS_io_getevents, SYS_io_pgetevents, 426 /* io_uring_enter */};
 
-static bool is_timed(const struct row *row, const struct hl_call *call) {
-    uint64_t value = call->argument[row->at];
-    return row->timeout == POINTER ? value != 0 : row->timeout == MILLISECONDS && (int)value >= 0;
-}
-
 uint64_t hl_find_rest(const struct hl_call *call) {
-    if (call->number == SYS_nanosleep)
-        return call->argument[1];
-    return call->number == SYS_clock_nanosleep && !is_absolute(call, NULL) ? call->argument[3] : 0;
+    uint64_t rest;
+    return find_call(call, &rest) == HL_AGAIN_CONTINUED ? rest : 0;
 }
 
 enum hl_again hl_find_again(const struct hl_call *call, const struct hl_process *sleeper) {
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const struct row *row = &rows[i];
-        if (row->number != call->number || (row->condition != NULL && !row->condition(call, sleeper)))
-            continue;
-        enum hl_again again = is_timed(row, call) ? row->timed : row->untimed;
-        uint64_t rest = again == HL_AGAIN_REST ? call->argument[row->at] : hl_find_rest(call);
-        return can_be_written(rest, HL_REST_BYTES, sleeper) ? again : HL_AGAIN_UNKNOWN;
-    }
+    uint64_t rest;
+    enum hl_again again = find_call(call, &rest);
+    if (sleeper != NULL && (!can_be_written(rest, sleeper) ||
+                            (call->number == SYS_read && !reads_all_or_nothing(call, sleeper))))
+        return HL_AGAIN_UNKNOWN;
     for (size_t i = 0; i < sizeof over / sizeof over[0] && sleeper == NULL; i++)
         if (over[i] == call->number)
-            return HL_AGAIN_ANEW;
-    return HL_AGAIN_UNKNOWN;
+            return HL_AGAIN_WHOLE;
+    return again;
 }
 
 #endif

@@ -40,7 +40,7 @@
 #define ROOM_BYTES (16 << 20)
 
 /* The state of the helper.  The kernel sets ENDED when the helper ends and still shares our memory. */
-enum state { ENDED, STARTED, TRACES, ASKS, MAY, FAILED };
+enum state { ENDED, STARTED, MAY, TRACES, FAILED };
 
 struct hl_exec_stop {
     struct hl_exec_plan plan;
@@ -48,7 +48,6 @@ struct hl_exec_stop {
     int processor; /* where the program's process was, or -1 */
     _Atomic int state;
     int error; /* why it FAILED */
-    char *stack;
 };
 
 static long call_futex(_Atomic int *word, int operation, int value) {
@@ -69,12 +68,11 @@ static enum state await_other_state(struct hl_exec_stop *stop, enum state state)
 
 /* --- the helper --- */
 
-/* Yama has to be asked first where ptrace_scope is 1. */
+/* Where Yama's ptrace_scope is 1, this needs the permission of the traced process. */
 static bool seize(struct hl_exec_stop *stop) {
     int result = hl_seize_exec_thread(stop->pid);
     if (result == -EPERM) {
-        set_state(stop, ASKS);
-        await_other_state(stop, ASKS);
+        await_other_state(stop, STARTED);
         result = hl_seize_exec_thread(stop->pid);
     }
     stop->error = result;
@@ -135,8 +133,6 @@ static int help(void *data) {
     struct hl_tracee thread = {.pid = stop->pid};
     if (!stays_with(stop->pid) || !seize(stop))
         return 0;
-    HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0,
-            0); /* else it is stopped with the program, which it has to let go on */
     close_copies();
     stay_beside(stop->processor);
     int result = hl_await_exec_stop(&thread);
@@ -212,35 +208,37 @@ static int start_helper(struct hl_exec_stop *stop) {
     uint64_t before = 0;
     stop->pid = getpid();
     stop->processor = sched_getcpu();
-    stop->stack = map_stack();
-    if (stop->stack == NULL)
+    char *stack = map_stack();
+    if (stack == NULL)
         return -ENOMEM;
     atomic_store(&stop->state, (int)STARTED);
     HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all, 0, 0);
     errno = EPERM; /* which is -1 */
-    stop->helper = clone(help, stop->stack + GUARD_BYTES + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID, stop,
-                         NULL, NULL, &stop->state);
+    stop->helper = clone(help, stack + GUARD_BYTES + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID, stop, NULL,
+                         NULL, &stop->state);
     int error = stop->helper < -1 ? -stop->helper : errno;
+    if (stop->helper > 0) {
+        /* A stop of our process group must not stop the helper, too, which has to let the program go on. */
+        setpgid(stop->helper, stop->helper);
+        kill(stop->helper, SIGCONT); /* one that came before */
+    }
     HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before, 0, 0);
     return stop->helper > 0 ? 0 : -error;
 }
 
 /* Waits until the helper traces this process. */
 static int await_helper(struct hl_exec_stop *stop) {
-    enum state state = await_other_state(stop, STARTED);
-    if (state == ASKS) {
+    int state = atomic_load(&stop->state);
+    if (state == STARTED) {
         prctl(PR_SET_PTRACER, stop->helper, 0, 0, 0);
-        set_state(stop, MAY);
-        state = await_other_state(stop, MAY);
+        /* The kernel's ENDED must not be lost. */
+        if (atomic_compare_exchange_strong(&stop->state, &state, MAY)) {
+            call_futex(&stop->state, FUTEX_WAKE, 1);
+            state = (int)await_other_state(stop, MAY);
+        }
     }
     /* One that failed may have ended since. */
     return state == TRACES ? 0 : stop->error < 0 ? stop->error : -ESRCH;
-}
-
-static void free_stop(struct hl_exec_stop *stop) {
-    hl_free_exec_plan(&stop->plan);
-    if (stop->stack != NULL)
-        munmap(stop->stack, GUARD_BYTES + STACK_BYTES);
 }
 
 void hl_cancel_exec_stop(struct hl_exec_stop *stop) {
@@ -248,7 +246,6 @@ void hl_cancel_exec_stop(struct hl_exec_stop *stop) {
     kill(stop->helper, SIGKILL); /* after that it traces no process any more */
     while (waitpid(stop->helper, NULL, __WALL) < 0 && errno == EINTR)
         ;
-    free_stop(stop);
     errno = error;
 }
 
@@ -271,7 +268,6 @@ char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *pr
     struct hl_exec_stop *new = &only;
     struct hl_status status;
     *stop = NULL;
-    new->stack = NULL;
     hl_read_first_status(&status, &hl_system_roots);
     int self = check_self(&status), started = self == 0 ? start_helper(new) : self;
     int result = hl_plan_exec_stop(&new->plan, &status, program, options, linker);
@@ -286,7 +282,5 @@ char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *pr
                        : NULL;
     if (started == 0)
         hl_cancel_exec_stop(new);
-    else
-        free_stop(new);
     return reason;
 }

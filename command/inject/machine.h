@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The interface between attach-tracee.c and its part for each machine.  Results are as in tracee.h. */
+/* The interface between exec-thread.c, attach-tracee.c and their part for each machine.  Results are as in tracee.h. */
 #ifndef HL_TRACE_MACHINE_H
 #define HL_TRACE_MACHINE_H
 
@@ -32,7 +32,7 @@ struct hl_code {
 };
 #define HL_CODE_BYTES 16
 
-/* --- attach-tracee.c's --- */
+/* --- tracee.c's --- */
 
 /* ptrace(2).  0, or a negated errno. */
 int hl_trace(pid_t tid, int request, uintptr_t address, uintptr_t data);
@@ -41,10 +41,6 @@ int hl_read_registers(pid_t tid, struct user_regs_struct *registers);
 int hl_write_registers(pid_t tid, struct user_regs_struct *registers);
 /* The result of reading or writing BYTES, of which DONE were transferred (or -1, and errno).  0, or a negated errno. */
 int hl_check_transfer(ssize_t done, size_t bytes);
-
-/* Opens TRACEE's present memory for hl_write_tracee; and closes it, if it is open. */
-int hl_open_memory(struct hl_tracee *tracee);
-void hl_close_memory(struct hl_tracee *tracee);
 
 /* --- instructions.c's --- */
 
@@ -65,16 +61,14 @@ extern const struct hl_code hl_call_code, hl_back_codes[HL_BACK_CODES];
 
 /* Undoes the kernel's write of the remaining time of a sleep since TRACEE was asked to stop, if it has left the very call in which it
    slept then. */
-void hl_put_rest_back(struct hl_tracee *tracee);
+void hl_put_rest_back(const struct hl_tracee *tracee);
 
 bool hl_runs_32_bit(const struct user_regs_struct *registers);
 
-/* Reads the registers of a signal frame beyond the general ones.  0, or why no frame can be made. */
+/* Reads the registers of a signal frame beyond the general ones, and so its size.  0, or why no frame can be made. */
 int hl_read_frame_state(struct hl_tracee *tracee);
 
-/* The frame's size, and its contents for the address AT: with AT as its stack pointer, a call of ours returns to the code that
-   restores the thread. */
-size_t hl_get_frame_bytes(const struct hl_tracee *tracee);
+/* Fills FRAME for the address AT: with AT as its stack pointer, a call of ours returns to the code that restores the thread. */
 void hl_fill_frame(char *frame, const struct hl_tracee *tracee, uint64_t at);
 
 /* Sets R to registers with which TRACEE makes the call NUMBER; on AArch64 it returns to the gadgets' back. */

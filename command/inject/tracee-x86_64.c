@@ -45,20 +45,14 @@ static struct hl_call call_of(const struct user_regs_struct *r) {
     return (struct hl_call){(long)r->orig_rax, {r->rdi, r->rsi, r->rdx, r->r10, r->r8, r->r9}};
 }
 
-/* Undoes the kernel's write since the thread was asked to stop, if it has left the very call in which it slept then.  Its memory
-   is opened before that is known: afterwards its number may belong to a program that another thread has executed, with more
-   privileges. */
-void hl_put_rest_back(struct hl_tracee *tracee) {
+void hl_put_rest_back(const struct hl_tracee *tracee) {
     struct user_regs_struct registers;
-    if (tracee->rest == 0 || hl_open_memory(tracee) != 0)
+    if (tracee->rest == 0 || hl_read_registers(tracee->pid, &registers) != 0)
         return;
-    if (hl_read_registers(tracee->pid, &registers) == 0) {
-        struct hl_call now = call_of(&registers);
-        if ((int64_t)registers.rax == -HL_RESTART_BLOCK &&
-            memcmp(now.argument, tracee->interrupted.argument, sizeof now.argument) == 0)
-            hl_write_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES);
-    }
-    hl_close_memory(tracee);
+    struct hl_call now = call_of(&registers);
+    if ((int64_t)registers.rax == -HL_RESTART_BLOCK &&
+        memcmp(now.argument, tracee->interrupted.argument, sizeof now.argument) == 0)
+        hl_write_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES);
 }
 
 /* A call with a timeout that was interrupted once goes on as restart_syscall, and if we die the kernel does not know the call
@@ -89,10 +83,13 @@ static size_t frame_xsave_bytes(uint64_t features) {
     return end;
 }
 
+/* The vector registers lie behind the rest. */
+#define HEAD_BYTES hl_round_up(sizeof(struct hl_frame), 64)
+
 /* Converts the registers that ptrace shows to those of a signal frame. */
 static int read_xsave(struct hl_tracee *tracee) {
     uint64_t features, used;
-    tracee->vectors = hl_xmalloc(XSAVE_MAX + sizeof(uint32_t));
+    tracee->vectors = hl_xmalloc(XSAVE_MAX + 64);
     struct iovec data = {tracee->vectors, XSAVE_MAX};
     int result = hl_trace(tracee->pid, PTRACE_GETREGSET, NT_X86_XSTATE, (uintptr_t)&data);
     if (result != 0)
@@ -113,7 +110,7 @@ static int read_xsave(struct hl_tracee *tracee) {
     const uint32_t end = FRAME_MAGIC2;
     memcpy(tracee->vectors + XSAVE_SOFTWARE_AT, &software, sizeof software);
     memcpy(tracee->vectors + bytes, &end, sizeof end);
-    tracee->vector_bytes = bytes + sizeof end;
+    tracee->frame_bytes = HEAD_BYTES + hl_round_up(bytes + sizeof end, 64);
     return 0;
 }
 
@@ -155,13 +152,6 @@ bool hl_runs_32_bit(const struct user_regs_struct *registers) { return registers
 /* A thread that has just been woken may be in a critical section of rseq(2), which would not survive that it runs elsewhere meanwhile. */
 int hl_read_frame_state(struct hl_tracee *tracee) {
     return is_in_system_call(&tracee->registers) ? read_xsave(tracee) : HL_REASON_ATTACH_UNFIT;
-}
-
-/* The vector registers lie behind the rest. */
-#define HEAD_BYTES hl_round_up(sizeof(struct hl_frame), 64)
-
-size_t hl_get_frame_bytes(const struct hl_tracee *tracee) {
-    return HEAD_BYTES + hl_round_up(tracee->vector_bytes, 64);
 }
 
 void hl_begin_frame(struct hl_frame *frame, uint64_t back, const struct user_regs_struct *registers,
@@ -207,7 +197,7 @@ void hl_fill_frame(char *frame, const struct hl_tracee *tracee, uint64_t at) {
     head.flags |= FRAME_HAS_XSTATE;
     head.xsave = at + HEAD_BYTES;
     memcpy(frame, &head, sizeof head);
-    memcpy(frame + HEAD_BYTES, tracee->vectors, tracee->vector_bytes);
+    memcpy(frame + HEAD_BYTES, tracee->vectors, tracee->frame_bytes - HEAD_BYTES);
 }
 
 /* --- calls --- */

@@ -2,9 +2,9 @@
 /* One thread of another process, stopped by ptrace(2), that makes system calls for us.
 
    Results are 0, a reason (enum hl_reason) or a negated errno; -ESRCH: the thread is gone (it ended, or another
-   one executed a program).  All functions for one tracee are called by the same thread, and when that ends, in
-   whichever way, the kernel lets go of what it has stopped.  They are called between hl_begin_tracing and
-   hl_end_tracing. */
+   one executed a program).  All functions for one tracee are called by the same thread, with all signals blocked and the default
+   action of SIGCHLD, which tells that the tracee has stopped; and when that thread ends, in whichever way, the kernel lets go of
+   what it has stopped. */
 #ifndef HL_TRACEE_H
 #define HL_TRACEE_H
 
@@ -23,13 +23,11 @@ struct hl_call {
     uint64_t argument[6];
 };
 
-/* How a call begins again.  The earlier its value comes here, the better a thread in that call suits. */
+/* How a call begins again. */
 enum hl_again {
-    HL_AGAIN_WHOLE,     /* as it was: it had done nothing yet, and has no timeout, or an absolute one */
-    HL_AGAIN_REST,      /* with the rest of its timeout, which the kernel has written over the timeout */
+    HL_AGAIN_WHOLE,     /* with the same arguments: it had done nothing yet */
     HL_AGAIN_CONTINUED, /* with the rest of its timeout, as restart_syscall(2), a call that a filter may forbid */
-    HL_AGAIN_ANEW,      /* as it was, and so does its timeout */
-    HL_AGAIN_UNKNOWN /* it is not in the table */
+    HL_AGAIN_UNKNOWN /* it may not */
 };
 
 /* How CALL begins again, in which the first thread of SLEEPER sleeps before an interruption; or without SLEEPER, after one: then EINTR says
@@ -71,7 +69,15 @@ enum hl_tracee_stage {
 /* The number of signals that a thread raises itself, and that are not blocked. */
 #define HL_SYNCHRONOUS 6
 
-#define HL_LATER_MAX 8
+/* At the low end of a frame's place while it is in use, and still there after we were killed.  The kernel itself writes the numbers of
+   the sockets that the thread makes. */
+struct hl_journal {
+    uint64_t mark; /* depends on the address, as the pattern does */
+    uint64_t frame_hash;
+    uint32_t frame_bytes;
+    int32_t pid; /* of the process that made the sockets; a child has a copy */
+    int32_t pair[2];
+};
 
 /* The first thread of a process. */
 struct hl_tracee {
@@ -87,18 +93,14 @@ struct hl_tracee {
     /* at the exec stop: */
     uint64_t start;     /* the address of the program's first instruction */
     uint64_t arguments; /* its stack: argc, the arguments, the environment, and the auxiliary vector */
-    unsigned n_later;   /* calls that it makes when it is let go */
-    struct hl_call later[HL_LATER_MAX];
 
     /* of a running process: */
     enum hl_tracee_stage stage;
     int lock;                    /* against other calls of hugeld, or -1 */
     double asked_ms, stopped_ms; /* when it was asked to stop, and when it did, as of hl_now_ms */
-    int memory;       /* an open /proc/PID/mem, after hl_arm_tracee: not that of a program executed later */
+    int memory;       /* an open /proc/PID/mem, after hl_await_tracee: not that of a program executed later */
     uint64_t pair_at; /* the place for the numbers of two sockets that it makes */
-    int left_pair
-        [2]; /* sockets that it had made, as the process LEFT_PID, when an earlier tracer was killed; below 0: none */
-    pid_t left_pid;
+    struct hl_journal left;     /* of an earlier tracer that was killed */
     bool keeps_journal;         /* sockets that it has made may still be open */
     struct hl_call interrupted; /* the call in which it slept when it was asked to stop, */
     uint64_t rest; /* where that writes the rest of its time, and the bytes that were there; 0: nowhere */
@@ -109,8 +111,8 @@ struct hl_tracee {
     bool suspends;                  /* no filter sees its calls */
     siginfo_t held[HL_SYNCHRONOUS]; /* signals to be sent again, in the order in which they came */
     unsigned n_held;
-    size_t vector_bytes; /* of its vector registers, as a signal frame has them */
-    char *vectors;
+    size_t frame_bytes; /* of the signal frame */
+    char *vectors;      /* its vector registers, as the frame has them */
 };
 
 /* Makes a call in TRACEE, which was prepared for that.  0: it succeeded with *RESULT; HL_REASON_ATTACH_CALL: it failed, and *RESULT
@@ -124,22 +126,12 @@ int hl_call(struct hl_tracee *tracee, long *result, long number, uint64_t a, uin
 bool hl_close_in_tracee(struct hl_tracee *tracee, int file);
 void hl_unmap_in_tracee(struct hl_tracee *tracee, uint64_t start, uint64_t end);
 
-/* Finds the instructions in PROCESS.  0, HL_REASON_ATTACH_INSTRUCTIONS, or -ESRCH. */
+/* Finds the instructions in PROCESS.  0, or HL_REASON_ATTACH_INSTRUCTIONS, also if they cannot be read. */
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process);
 
 /* The number of the call that goes on as restart_syscall(2) in the thread TID with the instruction pointer PC; most programs
    load it right before the call.  If not: the number of restart_syscall itself. */
 long hl_find_restarted(pid_t tid, uint64_t pc);
-
-/* The state of a process before its threads began to trace others. */
-struct hl_tracing {
-    sigset_t blocked;
-    struct sigaction change;
-};
-
-/* For the calling thread and the threads that it starts: all signals are blocked, and SIGCHLD tells that a thread has stopped. */
-void hl_begin_tracing(struct hl_tracing *before);
-void hl_end_tracing(const struct hl_tracing *before);
 
 /* Traces TRACEE, which has a PID and nothing else, and does not notice, and asks it to stop.  CALL: the call in which it sleeps.  0,
    HL_REASON_ATTACH_TRACED, HL_REASON_ATTACH_BUSY (its process executes a program, and that takes long), or a negated errno. */
@@ -167,7 +159,7 @@ static inline int hl_explain_mapping(long error) {
 /* Reads the memory of the thread TID, as far as the thread itself could read it.  0, or a negated errno. */
 int hl_read_thread(pid_t tid, uint64_t at, void *to, size_t bytes);
 
-/* Writes a tracee's memory; only after hl_arm_tracee. */
+/* Writes a tracee's memory; only after hl_await_tracee. */
 int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes);
 
 /* Puts everything back and lets the thread run.  A thread that does not stop stays traced until the calling thread ends. */

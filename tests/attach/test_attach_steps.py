@@ -132,6 +132,33 @@ def test_killed_again_and_again(targets, steps, plain_output, command):
         assert target.finish() == plain_output
 
 
+# Waits for the number of a descriptor, and puts a file of its own there.
+REPLACE = "import os; print('ready', flush=True); os.dup2(1, int(os.read(0, 9))); print('replaced', flush=True); os.read(0, 9)"
+
+
+def test_answer_that_is_late(steps):
+    """A killed attach has left two sockets, and the program has closed the second.  The helper looks at the first, but its answer is
+    late: it is not about the second number, which is the program's."""
+    process = helpers.start([os.path.realpath("/usr/bin/python3"), "-c", REPLACE], stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        folder = f"/proc/{process.pid}/fd"
+        for nth in itertools.cycle(range(ARMED, ARMED + 9)):
+            step(steps, "kill", nth, helpers.HUGELD, "attach", process.pid)
+            sockets = sorted(n for n in os.listdir(folder) if os.readlink(f"{folder}/{n}").startswith("socket:"))
+            if len(sockets) == 2:
+                break
+        process.stdin.write(sockets[1] + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "replaced\n"
+        attaching.wait_in_call(process.pid)
+        _, code, said = step(steps, "run", ARMED - 1, "sleep 1.5", helpers.HUGELD, "attach", process.pid)
+        assert code == 1 and "could not receive a file descriptor" in said, said
+        assert os.path.exists(f"{folder}/{sockets[1]}")
+    finally:
+        helpers.end_process(process)
+
+
 def fault(target_file, steps, command, nth, plain):
     """Sends SIGSEGV before the step NTH; the number of steps, and the output."""
     with attaching.running(target_file, "faulted") as target:

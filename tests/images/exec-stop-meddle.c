@@ -9,8 +9,10 @@
        end N       the program's call fails, and so does every later one
        swap        before it is executed, the program's file is replaced by T_OTHER
        stop        its process group, and the program's, is stopped once the program is at its exec stop
+       halt        the helper is stopped as soon as it is there
        die         the process that is to execute the program is killed as soon as it has a helper
        refuse      the first execve fails, as if a security module were against it; without a tracer it works
+       permit      the helper is killed when this process permits it to trace this process
 
    With T_BLIND, maps of a process cannot be opened any more once a call has failed so.
 
@@ -25,10 +27,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/user.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static long call(int request, pid_t pid, void *address, void *data) {
@@ -141,11 +145,30 @@ int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) 
     void *parent = va_arg(list, void *), *tls = va_arg(list, void *), *child = va_arg(list, void *);
     va_end(list);
     int made = real(function, stack, flags, argument, parent, tls, child);
-    if (meddle != NULL && strcmp(meddle, "die") == 0) {
+    int dies = meddle != NULL && strcmp(meddle, "die") == 0;
+    if (dies || (meddle != NULL && strcmp(meddle, "halt") == 0)) {
         tell();
-        kill(getpid(), SIGKILL);
+        kill(dies ? getpid() : made, dies ? SIGKILL : SIGSTOP);
     }
     return made;
+}
+
+int prctl(int option, ...) {
+    int (*real)(int, ...) = (int (*)(int, ...))dlsym(RTLD_NEXT, "prctl");
+    const char *meddle = getenv("T_MEDDLE");
+    unsigned long argument[4];
+    va_list list;
+    va_start(list, option);
+    for (int i = 0; i < 4; i++)
+        argument[i] = va_arg(list, unsigned long);
+    va_end(list);
+    if (meddle != NULL && strcmp(meddle, "permit") == 0 && option == PR_SET_PTRACER) {
+        siginfo_t ended;
+        tell();
+        kill((pid_t)argument[0], SIGKILL);
+        waitid(P_PID, (id_t)argument[0], &ended, WEXITED | WNOWAIT | __WALL);
+    }
+    return real(option, argument[0], argument[1], argument[2], argument[3]);
 }
 
 int execv(const char *path, char *const *arguments) {

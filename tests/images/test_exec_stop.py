@@ -281,6 +281,13 @@ def test_group_is_stopped(images, program, meddle):
         helpers.end_process(process)
 
 
+def test_helper_is_stopped(images, program, run, meddle):
+    """SIGSTOP for the process group reaches the helper, too, before that has a group of its own: it goes on with the program."""
+    app = program("static")
+    images.add(app)
+    check_same(meddled(meddle, run, app, "halt"), plainly([app, "x"], LD_PRELOAD=meddle), "children ", "env ")
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_call_fails(images, program, run, meddle, variant):
     """Each call that is made in the program fails once: it begins on small pages, with nothing left."""
@@ -344,6 +351,19 @@ def test_strict(images, program, run, meddle):
     result = meddled(meddle, run, app, "fail 1", options="strict=on")
     assert (result.returncode, result.stdout) == (127, "")
     assert result.stderr.endswith("; strict=on, so it does not run; run it without strict=on\n")
+
+
+def test_killed_while_it_waits(program, meddle, shared_folder, image_store):
+    """Another user's file cannot be read by this one, so the process may not be traced; the helper asks it for permission (for
+    Yama), and is killed just then."""
+    app, hugeld, library = (pathlib.Path(shutil.copy(file, shared_folder)) for file in (program("static"), helpers.STARTER, meddle))
+    hugeld.chmod(0o711)
+    image_store.add(app)
+    command = [hugeld, "run", "-o", f"verbose=1,store={image_store.folder}", "--", app]
+    result = helpers.run([*helpers.become(65534), "env", f"LD_PRELOAD={library}", "T_MEDDLE=permit", *command], timeout=20)
+    assert result.returncode == 3 and result.stderr.startswith(f"meddled\nhugeld: {app}: not at the exec stop: "), result
+    for file in app, hugeld, library:
+        file.unlink()
 
 
 def test_file_replaced(images, program, run, meddle, tmp_path):
