@@ -34,7 +34,7 @@ TESTS = tests bench
 PYTEST = PYTHONPYCACHEPREFIX=$B/pycache $(PYTHON) -m pytest -q -p no:cacheprovider -o console_output_style=classic -rs -n 6 --dist loadgroup
 
 # These install their packages before anything is configured, and build by calling make again.
-first_install = check check-all check-fuzz check-vm check-glibc check-rfc ldso demo lint bench dist clean
+first_install = check check-all check-fuzz check-vm check-glibc ldso demo lint bench dist clean
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
@@ -54,7 +54,7 @@ start = $(patsubst %,$B/start/%.o,hugeld run/start run/request run/ldso lib/file
 units = $(patsubst %,$B/%,$(wildcard data/*.service data/*.timer data/*.slice data/hugeld-generator data/user/*))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
-filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
+filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish)
 fuzzers = $(patsubst tests/fuzz/%.c,$B/fuzz/%,$(filter-out %/world.c,$(wildcard tests/fuzz/*.c)))
 
 all: $B/libhugeld.so $(if $(filter yes,$(COMMAND)),$B/hugeld $B/hugeld-command) $(if $(filter yes,$(CHILDREN_32)),$B/preload) $(filled) \
@@ -152,7 +152,6 @@ unitdir = $(prefix)/lib/systemd/system
 userunitdir = $(prefix)/lib/systemd/user
 generatordir = $(unitdir)-generators
 installed = 644:$B/libhugeld.so:$(libdir)/hugeld/libhugeld.so link:hugeld/libhugeld.so:$(libdir)/libhugeld.so \
-    644:$B/doc/hugeld.pc:$(libdir)/pkgconfig/hugeld.pc \
     644:$B/doc/hugeld.7:$(mandir)/man7/hugeld.7 644:$B/doc/libhugeld.so.8:$(mandir)/man8/libhugeld.so.8 \
     link:libhugeld.so.8:$(mandir)/man8/ld-hugeld.so.8 \
     $(foreach file,README.md NEWS.md CONTRIBUTING.md $(wildcard doc/*.md) bench/RESULTS.md,644:$(file):$(docdir)/$(file))
@@ -229,7 +228,7 @@ check-all:
 	@tools/with-pool 1024 -- $(PYTEST) $(TESTS)
 
 check-fuzz:
-	@tools/install-packages build sanitizers fuzz
+	@tools/install-packages build fuzz
 	@tools/sanitizers
 	@$(MAKE) -j2 fuzzers
 	@tests/fuzz/run $(if $(FUZZ_SECONDS),--seconds $(FUZZ_SECONDS))
@@ -251,9 +250,6 @@ check-glibc:
 	@$(if $(filter rfc,$(SUITE)),glibc-patches/rfc/check)
 	@$(if $(suites),tests/ldso/suite $(suites))
 
-check-rfc:
-	@$(MAKE) check-glibc SUITE=rfc
-
 lint:
 	@tools/install-packages build check lint
 	@tools/lint $(LINT)
@@ -267,5 +263,5 @@ bench:
 clean:
 	rm -rf $B $(CONFIG)
 
-.PHONY: all install uninstall dist unit-tests core demo check check-all check-fuzz check-vm check-glibc check-rfc ldso lint bench clean fuzzers
+.PHONY: all install uninstall dist unit-tests core demo check check-all check-fuzz check-vm check-glibc ldso lint bench clean fuzzers
 -include $(wildcard $B/*/*.d $B/*/*/*.d $B/fuzz/*/*/*.d)
