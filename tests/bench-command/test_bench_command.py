@@ -127,6 +127,16 @@ def test_bench_less_processor_time(bench_json, library):
 
 
 @pytest.mark.parametrize("what, expected", [("print", "standard output differs"), ("complain", "standard error differs")])
+def test_bench_beside_a_global_preload(worker, library, pool, root):
+    """The administrator's /etc/ld.so.preload moves nothing in the plain side."""
+    pool(16)
+    script = 'mount -t tmpfs none /etc && echo "$1" > /etc/ld.so.preload && shift && exec "$@"'
+    words = [helpers.HUGELD, "bench", "--json", "--copy", "-n", 6, "-o", "backend=hugetlb,data=off", "--", worker, "spin", "1", "1"]
+    answer = json.loads(helpers.run(["unshare", "-m", "sh", "-ec", script, "sh", library, *words]).stdout)
+    backends = {side: {r["backend"] for r in answer["maps"][side][0]["objects"][0]["ranges"]} for side in ("plain", "huge")}
+    assert backends == {"plain": {None}, "huge": {None, "hugetlb"}}
+
+
 def test_bench_other_output(bench, what, expected):
     one_line(bench(what, "one", "two"), 1, expected)
 
