@@ -350,9 +350,9 @@ static int measure_program(struct request *request) {
 
 /* 0, or the exit code after one line. */
 static int check_request(const struct request *request) {
-    bool run = request->ignore_failure || request->report != NULL || request->subject.run.options != NULL ||
-               request->subject.run.via != HL_VIA_AUTO || request->at_once ||
-               request->subject.run.patterns != NULL;
+    const struct hl_run *how = &request->subject.run;
+    bool run = request->ignore_failure || request->report != NULL || request->at_once || how->copies ||
+               how->children || how->options != NULL || how->via != HL_VIA_AUTO || how->patterns != NULL;
     if (request->program == NULL && request->pid == 0)
         hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID --toggle");
     else if (request->program != NULL && request->pid != 0)
@@ -368,6 +368,8 @@ static int check_request(const struct request *request) {
     else
         return 0;
     return HL_EXIT_USAGE;
+    else if (hl_is_contradictory(how))
+        hl_warn("bench: --children takes images alone; leave out --copy, --via and --ld-so");
 }
 
 /* Every run reads the same input: a file from the position at which it stands; any other input exists only once. */
