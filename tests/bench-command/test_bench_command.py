@@ -14,6 +14,7 @@ import pytest
 
 import helpers
 from helpers import hugeld, one_line
+from hugepages import SMALL_PAGES
 from pagecache import on_small_pages
 from reports import Drawing, answer_of
 
@@ -208,6 +209,15 @@ def test_toggle_without_a_number(worker):
         assert result.returncode == 1 and "printed no number" in result.stderr, result
     finally:
         helpers.end_process(process)
+
+
+def test_toggle_ends_with_its_process(worker, root, tmp_path):
+    """Another process that gets its number is left alone."""
+    (tmp_path / "metric").write_text('if mkdir once 2> /dev/null; then kill -9 $1; while kill -0 $1 2> /dev/null; do :; done\n'
+                                     'echo $(($1 - 1)) > /proc/sys/kernel/ns_last_pid; sleep 100 > /dev/null & fi\ndate +%s%N\n')
+    script = 'sleep 100 | "$1" wait & pid=$!; sleep 1; "$2" bench --pid $pid --toggle --seconds 0.1 -n 6 --metric "sh metric $pid"; echo $pid'
+    result = helpers.run(["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh", worker, helpers.HUGELD], cwd=tmp_path)
+    assert f"{result.stdout.strip()}: no such process, or it has ended" in result.stderr or SMALL_PAGES in result.stderr, result
 
 
 # --- counters ---
