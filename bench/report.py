@@ -125,8 +125,9 @@ def table(found):
     for name, why in found.get("absent", {}).items():
         lines.append(f"| {name} | {why} |" + " |" * (len(head) - 2))
     starts = f" of {ways[0]['starts']} starts" if paired and ways[0]["starts"] else ""
-    kind = f"pairs each{starts}, at the same time" if paired else "rounds"
-    return lines + ["", f"{min(way['rounds'] for way in ways)} {kind}{', ' + found['date'] if 'date' in found else ''}.", ""]
+    rounds = min(way["rounds"] for way in ways)
+    kind = f"pairs each{starts}, at the same time" if paired else "rounds" if rounds > 1 else "round"
+    return lines + ["", f"{rounds} {kind}{', ' + found['date'] if 'date' in found else ''}.", ""]
 
 
 # --- by the state of memory ---
