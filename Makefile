@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # make         builds build/hugeld, hugeld-command and libhugeld.so there; they run from there
-# make demo    measures large programs of this machine, plain and on huge pages; DEMO=mysql measures MySQL
+# make demo    measures large programs of this machine, plain and on huge pages
 # make check   each test with a few of its cases, or TESTS='FILE...' with all
 # make check-all   each test with all cases; installs what few tests want, too (T_REAL=all TESTS=tests/real: the long forms)
 # make check-fuzz  unit tests by sanitizers and valgrind; hostile files and texts, a minute for each reader, or FUZZ_SECONDS=600
@@ -34,7 +34,7 @@ TESTS = tests bench
 PYTEST = PYTHONPYCACHEPREFIX=$B/pycache $(PYTHON) -m pytest -q -p no:cacheprovider -o console_output_style=classic -rs -n 6 --dist loadgroup
 
 # These install their packages before anything is configured, and build by calling make again.
-first_install = check check-all check-fuzz check-vm check-glibc check-rfc ldso demo lint bench dist clean
+first_install = check check-all check-fuzz check-vm check-glibc ldso demo lint bench dist clean
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
@@ -54,7 +54,7 @@ start = $(patsubst %,$B/start/%.o,hugeld run/start run/request run/ldso lib/file
 units = $(patsubst %,$B/%,$(wildcard data/*.service data/*.timer data/*.slice data/hugeld-generator data/user/*))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
-filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
+filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish)
 fuzzers = $(patsubst tests/fuzz/%.c,$B/fuzz/%,$(filter-out %/world.c,$(wildcard tests/fuzz/*.c)))
 
 all: $B/libhugeld.so $(if $(filter yes,$(COMMAND)),$B/hugeld $B/hugeld-command) $(if $(filter yes,$(CHILDREN_32)),$B/preload) $(filled) \
@@ -143,7 +143,7 @@ $(units): $B/%: % $(CONFIG)
 
 $(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/reason.def command/lib/reason.def $(CONFIG)
 	@mkdir -p $(@D)
-	$(Q)doc/fill '$(CC)' $< version=$(VERSION) prefix=$(prefix) libdir=$(libdir) > $@.new && mv $@.new $@
+	$(Q)doc/fill '$(CC)' $< prefix=$(prefix) > $@.new && mv $@.new $@
 
 # The installed files: MODE:FILE:WHERE, link:TARGET:WHERE.
 data = $(prefix)/share
@@ -152,7 +152,6 @@ unitdir = $(prefix)/lib/systemd/system
 userunitdir = $(prefix)/lib/systemd/user
 generatordir = $(unitdir)-generators
 installed = 644:$B/libhugeld.so:$(libdir)/hugeld/libhugeld.so link:hugeld/libhugeld.so:$(libdir)/libhugeld.so \
-    644:$B/doc/hugeld.pc:$(libdir)/pkgconfig/hugeld.pc \
     644:$B/doc/hugeld.7:$(mandir)/man7/hugeld.7 644:$B/doc/libhugeld.so.8:$(mandir)/man8/libhugeld.so.8 \
     link:libhugeld.so.8:$(mandir)/man8/ld-hugeld.so.8 \
     $(foreach file,README.md NEWS.md CONTRIBUTING.md $(wildcard doc/*.md) bench/RESULTS.md,644:$(file):$(docdir)/$(file))
@@ -209,9 +208,9 @@ $B/fuzz/%.o: %.c tests/fuzz/ignore $(CONFIG)
 	    $(if $(filter command/%,$<),-Dmain=command_main,-ffreestanding -fno-builtin) -c -o $@ $<
 
 demo:
-	@tools/install-packages build demo $(DEMO:%=demo-%)
+	@tools/install-packages build demo
 	@$(MAKE) -j2 all
-	@tools/demo $(DEMO)
+	@tools/demo
 
 check:
 	@tools/install-packages build check
@@ -229,7 +228,7 @@ check-all:
 	@tools/with-pool 1024 -- $(PYTEST) $(TESTS)
 
 check-fuzz:
-	@tools/install-packages build sanitizers fuzz
+	@tools/install-packages build fuzz
 	@tools/sanitizers
 	@$(MAKE) -j2 fuzzers
 	@tests/fuzz/run $(if $(FUZZ_SECONDS),--seconds $(FUZZ_SECONDS))
@@ -251,9 +250,6 @@ check-glibc:
 	@$(if $(filter rfc,$(SUITE)),glibc-patches/rfc/check)
 	@$(if $(suites),tests/ldso/suite $(suites))
 
-check-rfc:
-	@$(MAKE) check-glibc SUITE=rfc
-
 lint:
 	@tools/install-packages build check lint
 	@tools/lint $(LINT)
@@ -267,5 +263,5 @@ bench:
 clean:
 	rm -rf $B $(CONFIG)
 
-.PHONY: all install uninstall dist unit-tests core demo check check-all check-fuzz check-vm check-glibc check-rfc ldso lint bench clean fuzzers
+.PHONY: all install uninstall dist unit-tests core demo check check-all check-fuzz check-vm check-glibc ldso lint bench clean fuzzers
 -include $(wildcard $B/*/*.d $B/*/*/*.d $B/fuzz/*/*/*.d)

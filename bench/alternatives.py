@@ -15,7 +15,7 @@ import subprocess
 import pagecache
 from helpers import ROOT
 from installed import cache_folder
-from measure import OUT, Variant, compile_c, environment, find_libhugetlbfs, libhugetlbfs
+from measure import OUT, Variant, compile_c, copy_of, environment, find_libhugetlbfs, libhugetlbfs
 
 ALIGNED = ["-no-pie", "-Wl,-z,max-page-size=0x200000,-z,common-page-size=0x200000"]
 CACHE = cache_folder()
@@ -121,23 +121,9 @@ def rewrite(program, words):
 # --- the ways ---
 
 
-def iodlr(argv):
-    """It logs to standard error."""
-    return Variant("iodlr", argv, LD_PRELOAD=find_iodlr())
-
-
-def glibc_thp(name, argv, on=1):
+def glibc_thp(name, argv):
     folder = make_glibc()
-    return Variant(name, [folder / "ld.so", "--library-path", folder, *argv], GLIBC_TUNABLES=f"glibc.elf.thp={on}")
-
-
-def copied(program, folder):
-    """A copy of PROGRAM in FOLDER, a file system that has it on huge pages as it is written or read."""
-    copy = folder / program.name
-    folder.mkdir(exist_ok=True)
-    if is_older(copy, program):
-        shutil.copy(program, copy)
-    return copy
+    return Variant(name, [folder / "ld.so", "--library-path", folder, *argv], GLIBC_TUNABLES="glibc.elf.thp=1")
 
 
 def needing(needs, way):
@@ -150,7 +136,7 @@ def ways_of_others(stock, words, linked=None, rewritten=None):
     BOLT's; where there is none, each one's answer about STOCK is the reason."""
     ways, absent = [], {}
     if find_iodlr():
-        ways.append(iodlr([stock, *words]))
+        ways.append(Variant("iodlr", [stock, *words], LD_PRELOAD=find_iodlr()))
     else:
         absent["iodlr"] = "not measured: no package of Debian has its preload library, and HUGELD_IODLR names none"
     if linked:
@@ -162,7 +148,7 @@ def ways_of_others(stock, words, linked=None, rewritten=None):
     elif linked:
         ways.append(needing(RELINKED, libhugetlbfs("libhugetlbfs", [linked, *words])))
     else:
-        absent["libhugetlbfs"] = f"does nothing with the stock binary: \"{said_by_libhugetlbfs(stock, words)}\""
+        absent["libhugetlbfs"] = said_by_libhugetlbfs(find_libhugetlbfs(), [stock, *words])
     ways += thp_ways(stock, words, linked, absent)
     if rewritten:
         return ways + [needing(REWRITTEN, Variant(name, [file, *words])) for name, file in rewritten.items()], absent
@@ -179,22 +165,23 @@ def ways_of_others(stock, words, linked=None, rewritten=None):
 def thp_ways(stock, words, linked, absent):
     """glibc's tunable, on a tmpfs of huge pages and on the disk, where the program is read anew once the kernel was advised."""
     if not make_glibc():
-        absent["glibc-thp"] = f"not measured: there is no glibc {GLIBC}; make check-rfc builds it"
+        absent["glibc-thp"] = f"not measured: there is no glibc {GLIBC}; make check-glibc SUITE=rfc builds it"
         return []
     if not linked:
         return [glibc_thp("glibc-thp", [stock, *words])]
-    cold = copied(linked, OUT / "glibc-disk")
+    cold = copy_of(linked, "glibc-disk")
     disk = glibc_thp("glibc-thp-disk", [cold, *words])
     pagecache.evict(cold)
     subprocess.run(disk.argv, env=disk.env, stdout=subprocess.DEVNULL, check=True)
-    return [needing(RELINKED, glibc_thp("glibc-thp", [copied(linked, OUT / "huge-tmpfs"), *words])), needing(RELINKED, disk)]
+    return [needing(RELINKED, glibc_thp("glibc-thp", [copy_of(linked, "glibc", OUT / "huge-tmpfs"), *words])), needing(RELINKED, disk)]
 
 
-def said_by_libhugetlbfs(program, words):
-    env = environment(LD_PRELOAD=find_libhugetlbfs(), HUGETLB_ELFMAP="R", HUGETLB_VERBOSE="3")
-    said = subprocess.run([program, *words], env=env, capture_output=True, text=True).stderr
-    lines = [line.partition("INFO: ")[2] for line in said.splitlines()]
-    return next((line for line in lines if "segments" in line), "nothing")
+def said_by_libhugetlbfs(library, argv, inside=()):
+    """Why it does nothing with the program ARGV as it is, in its own words.  INSIDE: what enters a chroot."""
+    preloaded = ["env", f"LD_PRELOAD={library}", "HUGETLB_ELFMAP=R", "HUGETLB_VERBOSE=3", *argv]
+    said = subprocess.run([*inside, *preloaded], env=environment(), capture_output=True, text=True).stderr
+    lines = [line.rpartition(": ")[2] for line in said.splitlines() if "segments" in line]
+    return f"does nothing with the stock binary: \"{(lines or ['nothing'])[0]}\""
 
 
 def rewrite_stock(program):

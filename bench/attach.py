@@ -2,29 +2,16 @@
 """Processes that run already: the delays that others see while hugeld attaches to them and detaches, how long that takes, and
 the speed afterwards."""
 
-import contextlib
 import shutil
 import subprocess
 import time
 
 import databases
+import helpers
 from helpers import HUGELD
 from measure import OUT, Variant, environment, experiment, hugeld, take_turns
 from servers import has_pgbench, pgbench
 from workloads import calls, data_folder
-
-
-@contextlib.contextmanager
-def waiting(argv):
-    """A program that has printed "ready" and waits for the end of its input."""
-    process = subprocess.Popen([str(a) for a in argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                               env=environment())
-    try:
-        process.stdout.readline()
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def toggle(command, pid, *arguments):
@@ -70,7 +57,9 @@ def live_pauses(plan, program, rounds):
 
 def live_duration(plan, program, rounds):
     """attach and detach altogether, over reading the text once."""
-    with waiting([program, "0", "wait"]) as process:
+    process = helpers.start([program, "0", "wait"], stdin=subprocess.PIPE)
+    try:
+        process.stdout.readline()  # it is ready
         ways = [Variant("read", [program]), Variant("attach-copy", [program], "read"), Variant("detach", [program], "read")]
 
         def run(way):
@@ -86,6 +75,8 @@ def live_duration(plan, program, rounds):
 
         yield experiment("attach-duration", "attach and detach altogether, 64 MiB of text, over reading it once", "ms", ways,
                          take_turns(ways, rounds, run))
+    finally:
+        helpers.end_process(process)
 
 
 def live_calls(plan, program, rounds):

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Text from an image, of which there is one for all processes: programs, starts, calls, memory, and making one; and text in place."""
+"""Text from an image, of which there is one for all processes: programs, starts, calls and memory; and text in place."""
 
 import os
-import pathlib
-import shutil
 import subprocess
 import time
 
+import helpers
 import pagecache
-from helpers import HUGELD
 from installed import find_cc1plus
+from smaps import read_smaps
 from stores import list_images, make_images
-from measure import (OUT, Variant, at_once, compile_c, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved,
-                     paired_experiment, pairs, plain_pages, watch)
-from workloads import (STORE, calls, copy_of, image_of, mapped, namespace_with, pairs_for, put_large, several, share, short_programs, where,
-                       with_own_output, write_nothing, write_short_source)
+from measure import OUT, Variant, at_once, compile_c, copy_of, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, pairs, watch
+from workloads import (STORE, calls, image_of, make_empty_library, mapped, namespace_with, pairs_for, put_large, share,
+                       short_programs, where, with_own_output, write_nothing, write_short_source)
 
 
 def image_programs(plan):
@@ -25,13 +23,13 @@ def image_programs(plan):
             ways.append(Variant("executed", [image_of(argv[0]), *argv[1:]]))
         ways.append(hugeld("private", argv, "backend=hugetlb", objects))
         with_own_output(ways)
-        memory = {way.name: watch(way)[0] for way in ways}
-        huge = {way.name: pages_moved(way) for way in ways}
+        watched = {way.name: watch(way) for way in ways}
+        huge = {way.name: pages_moved(way) or watched[way.name][1] for way in ways}
         for state in pagecache.STATES:
             found = pagecache.measure_in(state, files, lambda ways=ways: at_once(ways, pairs_for(plan, seconds), files=files))
             suffix = "" if state == "large" else f"-{state}"
-            yield paired_experiment(f"image-{name}{suffix}", f"{name} {what}", "ms", ways, found, huge=huge,
-                                    program=name, memory=memory)
+            yield experiment(f"image-{name}{suffix}", f"{name} {what}", "ms", ways, found, huge=huge,
+                             program=name, watched=watched)
 
 
 def image_chromium(plan):
@@ -49,20 +47,17 @@ def image_chromium(plan):
             folder = OUT / f"chromium-{name}"
             way.argv = [word.replace("/nonexistent", str(folder)) for word in way.argv]
         put_large(ways)
-        huge = {way.name: plain_pages(way) for way in ways}
-        yield paired_experiment("image-chromium", "Chromium `--dump-dom`", "ms", ways, at_once(ways, 6 if plan.quick else 40),
-                                huge=huge)
+        huge = {way.name: watch(way)[1] for way in ways}
+        yield experiment("image-chromium", "Chromium `--dump-dom`", "ms", ways, at_once(ways, 6 if plan.quick else 40),
+                         huge=huge)
 
 
 def image_starts(plan):
-    nothing, empty = OUT / "nothing", OUT / "empty.so"
-    (OUT / "empty.c").write_text("typedef int nothing;\n")
-    compile_c(nothing, write_nothing())
-    compile_c(empty, "-shared", "-fPIC", OUT / "empty.c")
+    nothing, empty = compile_c(OUT / "nothing", write_nothing()), make_empty_library()
     ways = [Variant("empty", [nothing], LD_PRELOAD=empty), Variant("empty-again", [nothing], "empty", LD_PRELOAD=empty),
             hugeld("hugeld", [nothing], base="empty")]
-    yield paired_experiment("image-nothing", "Start of a small program, nothing to move, over an empty preloaded library",
-                            "ms", ways, at_once(ways, plan.tiny), note="The goal for the difference is 0.03 ms.")
+    yield experiment("image-nothing", "Start of a small program, nothing to move, over an empty preloaded library",
+                     "ms", ways, at_once(ways, plan.tiny), note="The goal for the difference is 0.03 ms.")
     for size in [128] if plan.quick else [128, 512]:
         stock, linked = [calls(size, pie=False), "0"], [calls(size, aligned=True), "0"]
         share(stock[0])
@@ -71,9 +66,9 @@ def image_starts(plan):
         put_large(ways)
         if find_libhugetlbfs():
             ways.append(libhugetlbfs("linked-libhugetlbfs", linked, base="linked"))
-        yield paired_experiment(f"image-start-{size}", f"Start with {size} MiB of text", "ms", ways,
-                                at_once(ways, max(12, plan.short * (8 if size == 128 else 1))), huge=where(ways),
-                                note="What counts is the difference; the goal is 0.5 ms.")
+        yield experiment(f"image-start-{size}", f"Start with {size} MiB of text", "ms", ways,
+                         at_once(ways, max(12, plan.short * (8 if size == 128 else 1))), huge=where(ways),
+                         note="What counts is the difference; the goal is 0.5 ms.")
 
 
 def image_calls(plan):
@@ -83,11 +78,8 @@ def image_calls(plan):
     ways = [Variant("plain", stock), Variant("plain-again", stock), mapped("mapped", stock), hugeld("private", stock, "backend=hugetlb"),
             Variant("linked", linked)]
     put_large(ways)
-    yield paired_experiment("image-calls", "Random calls over 128 MiB of text", "ns", ways, at_once(ways, rounds, prints=True),
-                            huge=where(ways))
-    ways = [hugeld("private", stock, "backend=hugetlb"), mapped("mapped", stock, base="private"), Variant("linked", linked, "private")]
-    yield paired_experiment("image-calls-private", "Random calls over 128 MiB of text, over private copies", "ns", ways,
-                            at_once(ways, rounds, prints=True), huge=where(ways))
+    yield experiment("image-calls", "Random calls over 128 MiB of text", "ns", ways, at_once(ways, rounds, prints=True),
+                     huge=where(ways))
 
 
 def image_many(plan):
@@ -98,25 +90,14 @@ def image_many(plan):
     share(cc1plus)
 
     def eight(program):
-        return several(8, [program, "-quiet", "-O2", source, "-o", "/dev/null"])
+        script = 'for i in 1 2 3 4 5 6 7 8; do "$@" & done; wait'
+        return ["/bin/sh", "-c", script, "sh", program, "-quiet", "-O2", source, "-o", "/dev/null"]
 
     ways = [Variant("plain", eight(cc1plus)), mapped("mapped", eight(cc1plus)), Variant("executed", eight(image_of(cc1plus))),
             hugeld("private", eight(cc1plus), "backend=hugetlb,exe=cc1plus")]
     put_large(ways)
     yield experiment("image-many", f"Eight cc1plus at once on {os.cpu_count()} processors", "ms", ways,
                      pairs(ways, 6 if plan.quick else 31), huge={way.name: pages_moved(way) for way in ways})
-
-
-def pss_outside(pid, folder):
-    """KiB that PID takes of the machine, without what it has mapped from FOLDER."""
-    kib, counts = 0, True
-    for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        words = line.split()
-        if "-" in words[0] and not words[0].endswith(":"):
-            counts = str(folder) not in line
-        elif counts and words[0] in ("Pss:", "Private_Hugetlb:", "Shared_Hugetlb:"):
-            kib += int(words[1])
-    return kib
 
 
 def image_memory(plan):
@@ -126,32 +107,18 @@ def image_memory(plan):
     ways = [Variant("plain", [program, "0", "wait"]), mapped("mapped", [program, "0", "wait"]),
             Variant("executed", [image_of(program), "0", "wait"]), hugeld("private", [program, "0", "wait"], "backend=hugetlb")]
     for way in ways:
-        running = [subprocess.Popen(way.argv, env=way.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(10)]
+        running = [helpers.start(way.argv, way.env, stdin=subprocess.PIPE) for _ in range(10)]
         try:
             for process in running:
                 process.stdout.readline()
-            kib = sum(pss_outside(p.pid, STORE) for p in running)
+            kib = sum(mapping.kb[field] for p in running for mapping in read_smaps(p.pid) if str(STORE) not in mapping.name
+                      for field in ("Pss", "Private_Hugetlb", "Shared_Hugetlb"))
             values[way.name] = [(kib + (store_kib if way.name in ("mapped", "executed") else 0)) / 1024]
         finally:
             for process in running:
-                process.stdin.close()
-                process.wait(timeout=60)
-                process.stdout.close()
+                helpers.end_process(process)
     yield experiment("image-memory", "Memory of ten processes with 32 MiB of text, all touched", "MiB", ways, values,
                      note="One reading each, with the whole image in the store; shared pages count by their share.")
-
-
-def image_making(plan):
-    """Makes an image, or copies the file, onto the same tmpfs, and removes it."""
-    program, folder = calls(128, pie=False), OUT / "huge-tmpfs"
-    def make(name, *words):
-        return Variant(name, ["/bin/sh", "-ec", '"$@"; rm "$0"', folder / name, *words, program, folder / name], "cp")
-
-    cp = shutil.which("cp")
-    ways = [make("cp", cp), make("cp-again", cp), make("image", HUGELD, "image")]
-    ways[0].base = None
-    yield paired_experiment("image-making", "An image of 128 MiB, and `cp` to the same tmpfs", "ms", ways,
-                            at_once(ways, 8 if plan.quick else 60))
 
 
 # --- in place ---
@@ -197,7 +164,7 @@ def group_in_place(plan):
             found = pagecache.measure_in(state, [plain], lambda ways=ways, plain=plain: at_once(ways, max(12, plan.short), files=[plain]))
             if any(one["path"] == str(other) and one["state"] != "fresh" for one in list_images(IN_PLACE)):
                 raise RuntimeError(f"{other} did not stay in place")
-            yield paired_experiment(f"in-place-{name}-{state}", f"{title}, in place, beside its file {state} in the page cache", "ms", ways, found)
+            yield experiment(f"in-place-{name}-{state}", f"{title}, in place, beside its file {state} in the page cache", "ms", ways, found)
 
 
 # --- all of them ---
@@ -206,5 +173,5 @@ def group_in_place(plan):
 def group_image(plan):
     """Text from an image, of which there is one for all processes; the same pair of rounds at the same time.  "plain-again" is
     the method's noise."""
-    for part in (image_programs, image_chromium, image_starts, image_calls, image_many, image_memory, image_making):
+    for part in (image_programs, image_chromium, image_starts, image_calls, image_many, image_memory):
         yield from part(plan)

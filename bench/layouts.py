@@ -13,8 +13,8 @@ import pagecache
 from alternatives import CACHE
 from helpers import HUGELD, ROOT
 from installed import find_cc1plus, find_node
-from measure import OUT, Variant, at_once, paired_experiment, time_run, watch
-from workloads import JAVASCRIPT, STORE, copy_of, find_rustc, libraries_of, share, with_own_output, write_sources
+from measure import OUT, Variant, at_once, copy_of, experiment, time_run, watch
+from workloads import JAVASCRIPT, STORE, find_rustc, libraries_of, share, with_own_output, write_sources
 
 STATES = {"found": "as after a boot", "large": "read in order", "contiguous": "in contiguous single pages"}
 WHEELS = CACHE / "wheels"
@@ -91,9 +91,8 @@ def measure_programs(plan, programs):
                 return at_once(ways, 12 if plan.quick else max(16, min(40, int(12 / seconds))), files=files)
 
             found = pagecache.measure_in(state, files, measure, execute=lambda plain=plain: time_run(plain))
-            yield paired_experiment(f"layouts-{program.name}-{state}", f"{program.name}, its plain file {words}, a run of {seconds:.1f} s",
-                                    "ms", ways, found, memory={name: memory for name, (memory, _) in watched.items()},
-                                    huge={name: huge for name, (_, huge) in watched.items()})
+            yield experiment(f"layouts-{program.name}-{state}", f"{program.name}, its plain file {words}, a run of {seconds:.1f} s",
+                             "ms", ways, found, watched=watched)
 
 
 def group_layouts(plan):

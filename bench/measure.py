@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -42,8 +43,8 @@ class Variant:
         return environment(**self.variables)
 
 
-def hugeld(name, argv, options="", objects=None, base="plain", **more):
-    return Variant(name, argv, base, LD_PRELOAD=LIBRARY, LD_HUGEPAGES_OPTIONS=options or None, LD_HUGEPAGES=objects, **more)
+def hugeld(name, argv, options="", objects=None, base="plain"):
+    return Variant(name, argv, base, LD_PRELOAD=LIBRARY, LD_HUGEPAGES_OPTIONS=options or None, LD_HUGEPAGES=objects)
 
 
 def find_libhugetlbfs():
@@ -59,6 +60,15 @@ def compile_c(output, *arguments):
     subprocess.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-o", output, *map(str, arguments)],
                    check=True)
     return output
+
+
+def copy_of(file, kind, parent=OUT / "copies"):
+    """The copy of FILE of this KIND, below PARENT, which no other process maps."""
+    copy = parent / kind / os.path.basename(file)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if not copy.exists() or copy.stat().st_mtime != os.stat(file).st_mtime:
+        shutil.copy2(file, copy)
+    return copy
 
 
 class Measured(dict):
@@ -202,10 +212,10 @@ def take_turns(ways, rounds, run):
     return values
 
 
-def time_run(way, **options):
+def time_run(way):
     """ms from start to end."""
     start = time.monotonic()
-    subprocess.run(way.argv, env=way.env, check=True, stdout=subprocess.DEVNULL, **options)
+    subprocess.run(way.argv, env=way.env, check=True, stdout=subprocess.DEVNULL)
     return (time.monotonic() - start) * 1e3
 
 
@@ -239,17 +249,6 @@ def read_rollup(pid):
     return sums
 
 
-def plain_pages(way):
-    """Whether the plain run is on huge pages already, as kernels since 6.18 manage by themselves."""
-    process = subprocess.Popen(way.argv, env=way.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    most = 0
-    while process.poll() is None:
-        now = read_rollup(process.pid)
-        most = max(most, now["FilePmdMapped"] + now["ShmemPmdMapped"])
-        time.sleep(0.01)
-    return f"PMD-mapped: {most >> 10} MiB of files" if most else ""
-
-
 def watch(way):
     """(MiB, the sizes on huge pages) of a run at its largest: shared memory by its share, pool pages as a whole."""
     most, memory = collections.Counter(), 0
@@ -265,24 +264,6 @@ def watch(way):
     return round(memory / 1024, 1), ", ".join(huge)
 
 
-def round_numbers(values):
-    return [float(f"{v:.5g}") for v in values]
-
-
-def paired_experiment(name, title, unit, ways, found, note="", huge=None, start=None, **more):
-    """The same of the results of at_once, FOUND: with each way its base's values, and the processor time of both.  START has its
-    results for a start alone; MORE may have "memory", {way: MiB}, and "absent", {way: why it was not measured}."""
-    rows = []
-    for way in ways:
-        if way.name in found:
-            numbers = {key: round_numbers(values) for key, values in found[way.name].items()}
-            if start:
-                numbers |= {f"start_{key}": round_numbers(start[way.name][key]) for key in ("values", "pair")}
-            rows.append({"name": way.name, "base": way.base, **numbers, "huge": (huge or {}).get(way.name, ""),
-                         **({"needs": way.needs} if way.needs else {})})
-    return described(name, title, unit, note, found, rows, more)
-
-
 def describe_layout(layout):
     """How the plain program's file lies in memory, as bench/results keeps it."""
     if layout is None:
@@ -291,20 +272,23 @@ def describe_layout(layout):
             "frames": layout.frames, "frames_least": layout.fewest}
 
 
-def described(name, title, unit, note, found, rows, more):
+def experiment(name, title, unit, ways, found, note="", base=None, huge=None, watched=None, start=None, **more):
+    """One as bench/results keeps it: the ways in order, each with its base and all that was FOUND of it: its values, or what at_once
+    gives.  WATCHED: {way: its memory and huge pages, as watch() saw them}; START has the results of at_once for a start alone; MORE may
+    have "absent", {way: why it was not measured}."""
+    rows = []
+    if watched:
+        more["memory"] = {name: memory for name, (memory, _) in watched.items()}
+        huge = huge or {name: sizes for name, (_, sizes) in watched.items()}
+    for way in ways:
+        if way.name in found:
+            numbers = found[way.name] if isinstance(found[way.name], dict) else {"values": found[way.name]}
+            if start:
+                numbers = numbers | {f"start_{key}": start[way.name][key] for key in ("values", "pair")}
+            rows.append({"name": way.name, "base": None if way is ways[0] else base or way.base, "huge": (huge or {}).get(way.name, ""),
+                         **{key: [float(f"{v:.5g}") for v in values] for key, values in numbers.items()}, **({"needs": way.needs} if way.needs else {})})
     return {"id": name, "title": title, "unit": unit, "note": note, "date": time.strftime("%Y-%m-%d"), "ways": rows,
             **describe_layout(getattr(found, "layout", None)), **more}
-
-
-def experiment(name, title, unit, ways, values, note="", base=None, huge=None, **more):
-    """One as bench/results keeps it: the ways in order, each with its base and all its values."""
-    rows = []
-    for way in ways:
-        if way.name in values:
-            numbers = round_numbers(values[way.name])
-            rows.append({"name": way.name, "base": None if way.name == ways[0].name else base or way.base,
-                         "values": numbers, "huge": (huge or {}).get(way.name, "")})
-    return described(name, title, unit, note, values, rows, more)
 
 
 # --- precision ---

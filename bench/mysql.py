@@ -15,17 +15,18 @@ import subprocess
 
 import helpers
 import pagecache
-from alternatives import find_iodlr
+from alternatives import find_iodlr, said_by_libhugetlbfs
 from helpers import HUGELD, LIBRARY, ROOT
 from installed import cache_folder
-from measure import Measured, Variant, find_libhugetlbfs, paired_experiment
+from measure import Measured, Variant, copy_of, experiment, find_libhugetlbfs
 from servers import Server, in_generations, server_pages
 from workloads import STORE, data_folder, image_of, share
 
 CHROOT = cache_folder() / "suites/sid"
 MADE_BY = "run tests/ldso/suite sid -- tools/install-packages bench-mysql"
 PROGRAM = CHROOT / "usr/sbin/mysqld"
-TESTS = {"oltp_point_select": ("point selects", 6000), "oltp_read_only": ("read-only transactions", 220)}  # of a turn: a third of a second
+COPIES = CHROOT / "usr/lib/hugeld-bench"
+SELECTS = 6000  # of a turn: a third of a second
 TABLES, ROWS, CLIENTS = 4, 100000, 8
 PORT = 33061
 ROUNDS = 8
@@ -60,25 +61,16 @@ def entered():
         shutil.rmtree(parent.parent, ignore_errors=True)
 
 
-def copy_program(name):
-    """A copy of the server, which no other process maps."""
-    copy = CHROOT / "usr/lib/hugeld-bench" / name / "mysqld"
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    if not copy.exists() or copy.stat().st_mtime != PROGRAM.stat().st_mtime:
-        shutil.copy2(PROGRAM, copy)
-    return copy
-
-
 def server_words(folder, port):
     return ["--no-defaults", "--user=root", "--basedir=/usr", f"--datadir={folder}/data", f"--socket={folder}/socket", f"--port={port}",
             f"--pid-file={folder}/pid", "--mysqlx=OFF", "--secure-file-priv=NULL", "--innodb-buffer-pool-size=256M",
             "--performance-schema=OFF", "--skip-log-bin", "--bind-address=127.0.0.1", "--innodb-redo-log-capacity=64M"]
 
 
-def sysbench(folder, test, *words):
+def sysbench(folder, *words):
     return inside("taskset", "-c", str(max(os.sched_getaffinity(0))), "sysbench", "--db-driver=mysql", f"--mysql-socket={folder}/socket",
                   "--mysql-user=root", "--mysql-db=sbtest", f"--tables={TABLES}", f"--table-size={ROWS}", "--rand-type=uniform",
-                  f"--threads={CLIENTS}", "--db-ps-mode=disable", "--mysql-ssl=off", test, *words)
+                  f"--threads={CLIENTS}", "--db-ps-mode=disable", "--mysql-ssl=off", "oltp_point_select", *words)
 
 
 def ask(folder, question):
@@ -109,7 +101,7 @@ def make_way(name, *first, **variables):
 def make_ways(parent):
     """Each with the words before the server's own; the files of the plain ones lie as they are found after a boot, or are read in
     order.  PARENT: a folder that is seen from inside."""
-    plain, in_order, dropped = (copy_program(name) for name in ("plain", "in-order", "drop-in"))
+    plain, in_order, dropped = (copy_of(PROGRAM, name, COPIES) for name in ("plain", "in-order", "drop-in"))
     share(PROGRAM)
     subprocess.run(["mount", "--bind", image_of(PROGRAM), dropped], check=True)
     pagecache.make(in_order, "large")
@@ -123,16 +115,6 @@ def make_ways(parent):
     return ways
 
 
-def ask_libhugetlbfs(parent):
-    """What it says about the server as it is."""
-    if not find_libhugetlbfs():
-        return "not measured: it is not installed"
-    preloaded = ["env", f"LD_PRELOAD={shutil.copy(os.path.realpath(find_libhugetlbfs()), parent)}", "HUGETLB_ELFMAP=R", "HUGETLB_VERBOSE=3"]
-    said = subprocess.run(inside(*preloaded, "/usr/sbin/mysqld", "--version"), capture_output=True, text=True).stderr
-    lines = [line.rpartition(": ")[2] for line in said.splitlines() if "segments" in line]
-    return f"does nothing with the stock binary: \"{(lines or ['nothing'])[0]}\""
-
-
 def make_template(parent):
     """A folder with the data of a server that was shut down."""
     template = parent / "template"
@@ -142,17 +124,16 @@ def make_template(parent):
     try:
         if not ask(template, "CREATE DATABASE sbtest"):
             raise RuntimeError("mysql: no database can be made")
-        subprocess.run(sysbench(template, "oltp_point_select", "prepare"), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(sysbench(template, "prepare"), check=True, stdout=subprocess.DEVNULL)
     finally:
         server.end(signal.SIGTERM)
     return template
 
 
-def load(server, test):
+def load(server):
     """(us, us of the server's processor time) for a transaction."""
     before = server.cpu_us()
-    words = sysbench(server.folder, test, "--time=0", f"--events={TESTS[test][1]}", "run")
-    result = subprocess.run(words, check=True, capture_output=True, text=True)
+    result = subprocess.run(sysbench(server.folder, "--time=0", f"--events={SELECTS}", "run"), check=True, capture_output=True, text=True)
     used = server.cpu_us() - before
     transactions = int(re.search(r"transactions:\s+(\d+)", result.stdout)[1])
     took = float(re.search(r"total time:\s+([0-9.]+)s", result.stdout)[1])
@@ -178,23 +159,18 @@ def two_starts(ways, parent, template, generation):
 
 
 def measure(ways, absent, parent, template, rounds, generation):
-    found, huge = {test: Measured() for test in TESTS}, {}
+    found, huge = Measured(), {}
     for way in ways[1:]:
+        numbers = found[way.name] = {"values": [], "pair": [], "cpu": [], "pair_cpu": []}
         with two_starts([ways[0], way], parent, template, generation) as pair:
-            for test in TESTS:
-                numbers = found[test].setdefault(way.name, {"values": [], "pair": [], "cpu": [], "pair_cpu": []})
-                for turn in range(-1, rounds):  # the first doesn't count
-                    results = {i: load(pair[i], test) for i in ((0, 1), (1, 0))[turn % 2]}
-                    for key, value in zip(("pair", "pair_cpu", "values", "cpu"), [*results[0], *results[1]]):
-                        numbers[key] += [value] if turn >= 0 else []
-            layout = pagecache.measure_layout(CHROOT / ways[0].first[0].lstrip("/"))
+            for turn in range(-1, rounds):  # the first doesn't count
+                results = {i: load(pair[i]) for i in ((0, 1), (1, 0))[turn % 2]}
+                for key, value in zip(("pair", "pair_cpu", "values", "cpu"), [*results[0], *results[1]]):
+                    numbers[key] += [value] if turn >= 0 else []
+            found.layout = pagecache.measure_layout(CHROOT / ways[0].first[0].lstrip("/"))
             huge |= {name: pages for name, pages in server_pages({"plain": pair[0], way.name: pair[1]}).items() if name != "plain"}
-        for test in TESTS:
-            found[test].layout = layout
-    for test, (words, _) in TESTS.items():
-        yield paired_experiment(f"mysql-{test.removeprefix('oltp_').replace('_', '-')}",
-                                f"MySQL, {words} by sysbench, the server on one processor, its file as after a boot: time, and the "
-                                "server's processor time, for one", "us", ways, found[test], huge=huge, absent=absent)
+    yield experiment("mysql-point-select", "MySQL, point selects by sysbench, the server on one processor, its file as after a boot: time, "
+                     "and the server's processor time, for one", "us", ways, found, huge=huge, absent=absent)
 
 
 def group_mysql(plan):
@@ -205,5 +181,8 @@ def group_mysql(plan):
         template, ways = make_template(parent), make_ways(parent)
         if plan.quick:
             ways = [way for way in ways if way.name in ("plain", "plain-again", "in-order", "run")]
-        absent = {"libhugetlbfs": ask_libhugetlbfs(parent)} | ({} if find_iodlr() else {"iodlr": "not measured: HUGELD_IODLR names none"})
+        absent = {"libhugetlbfs": "not measured: it is not installed"} | ({} if find_iodlr() else {"iodlr": "not measured: HUGELD_IODLR names none"})
+        if find_libhugetlbfs():
+            library = shutil.copy(os.path.realpath(find_libhugetlbfs()), parent)
+            absent["libhugetlbfs"] = said_by_libhugetlbfs(library, ["/usr/sbin/mysqld", "--version"], inside())
         yield from in_generations(plan, lambda rounds, i: measure(ways, absent, parent, template, rounds, i), ROUNDS)

@@ -11,8 +11,7 @@ import alternatives
 from alternatives import CACHE
 from helpers import ROOT
 from installed import find_cc1plus
-from measure import (OUT, Variant, at_once, at_once_precisely, hugeld, pages_moved, paired_experiment, plain_pages, time_run,
-                     watch)
+from measure import OUT, Variant, at_once, at_once_precisely, experiment, hugeld, pages_moved, time_run, watch
 from workloads import (calls, find_jvm, image_of, libraries_of, mapped, pairs_for, programs, put_large, share,
                        with_own_output, write_short_source)
 
@@ -43,14 +42,13 @@ def group_programs(plan):
             continue
         ways = program_ways(argv, objects, files)
         put_large(ways, files)
-        memory = {way.name: watch(way)[0] for way in ways}
-        huge = {way.name: pages_moved(way) for way in ways}
-        huge["plain-again"] = plain_pages(ways[0])
+        watched = {way.name: watch(way) for way in ways}
+        huge = {way.name: pages_moved(way) or watched[way.name][1] for way in ways}
         seconds = time_run(ways[0]) / 1000
         start = measure_starts(plan, program_ways([argv[0], *STARTS[name]], objects, files))
-        yield paired_experiment(f"program-{name}", f"{name}, a run of {seconds:.1f} s", "ms", ways,
-                                measure_pairs(ways, pairs_for(plan, seconds), files=files), huge=huge, program=name, memory=memory,
-                                start=start)
+        yield experiment(f"program-{name}", f"{name}, a run of {seconds:.1f} s", "ms", ways,
+                         measure_pairs(ways, pairs_for(plan, seconds), files=files), huge=huge, program=name, watched=watched,
+                         start=start)
 
 
 # --- more of them, as people run them ---
@@ -161,10 +159,8 @@ def measure_run(plan, name, title, argv, start, *how):
     put_large(ways, files)
     watched = {way.name: watch(way) for way in ways}
     values = at_once(ways, pairs_for(plan, seconds), files=files)
-    yield paired_experiment(f"more-{name}", f"{title}, a run of {seconds:.1f} s", "ms", ways, values, program=name,
-                            memory={way: memory for way, (memory, _) in watched.items()},
-                            huge={way: huge for way, (_, huge) in watched.items()},
-                            start=measure_starts(plan, run_ways(start, *how)))
+    yield experiment(f"more-{name}", f"{title}, a run of {seconds:.1f} s", "ms", ways, values, program=name,
+                     watched=watched, start=measure_starts(plan, run_ways(start, *how)))
 
 
 def group_more(plan):
@@ -211,8 +207,6 @@ def group_alternatives(plan):
         put_large(ways)
         watched = {way.name: watch(way) for way in ways}
         values = at_once(ways, pairs_for(plan, time_run(ways[0]) / 1000))
-        yield paired_experiment(f"alternatives-{name}", title, "ms", ways, values, program=name, absent=absent,
-                                note=alternatives.missing_in_kernel(),
-                                memory={way: memory for way, (memory, _) in watched.items()},
-                                huge={way: huge for way, (_, huge) in watched.items()},
-                                start=measure_starts(plan, ways_with(start)[0]))
+        yield experiment(f"alternatives-{name}", title, "ms", ways, values, program=name, absent=absent,
+                         note=alternatives.missing_in_kernel(), watched=watched,
+                         start=measure_starts(plan, ways_with(start)[0]))

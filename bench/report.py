@@ -17,8 +17,8 @@ single pages. {machine[kernel]}, {machine[cpu]},
 {machine[cpus]} processors, {machine[memory]} GiB, {machine[file_system]}, {machine[distribution]}; {machine[versions]}.
 Last measured {machine[date]}, load before {machine[load]}{quick}.
 
-The interval is the 95 % one of a bootstrap over the rounds; fewer than six have none. **Bold**: the interval does not contain 1. Where TABLES.md marks a
-baseline as "PMD-mapped", the kernel has put the plain program onto huge pages of the page cache by itself, and the ratio says little.
+The interval is the 95 % one of a bootstrap over the rounds; fewer than six have none. **Bold**: the interval does not contain 1. Where TABLES.md says
+"of files" at a baseline, the kernel has put the plain program onto huge pages of the page cache by itself, and the ratio says little.
 """
 
 TOP, END = "<!-- some rows of bench/results by bench/run -->", "<!-- end -->"
@@ -95,7 +95,8 @@ def facts_of(found, way):
 
 def with_interval(result):
     """The ratio, bold if it says something."""
-    text = f"{result[0]:.3f}{interval(result[1], result[2], '.3f')}"
+    digits = ".3g" if result[0] < 0.1 else ".3f"
+    text = f"{result[0]:{digits}}{interval(result[1], result[2], digits)}"
     return f"**{text}**" if is_clear(result) else text
 
 
@@ -109,43 +110,24 @@ def heading(found):
     return [f"### {found['title']}", "", *([said, ""] if said else [])]
 
 
-def paired_table(found):
-    """The table of an experiment whose ways each ran at the same time as the way that they are compared with."""
-    unit = found["unit"]
-    head = ["way", f"median{', ' + unit if unit else ''}", "against", "its median", "difference", "ratio", "processor time",
-            "huge pages", *facts_of(found, None)]
+def table(found):
+    """The table of an experiment whose ways ran at the same time as the way that they are compared with, or in turns."""
+    ways, unit = found["ways"], found["unit"]
+    paired = any("base_median" in way for way in ways)
+    head = ["way", f"median{', ' + unit if unit else ''}", "against", *(["its median"] if paired else []), "difference", "ratio",
+            *(["processor time"] if paired else []), "huge pages", *facts_of(found, None)]
     lines = [*heading(found), f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
-    for way in found["ways"]:
-        words = [with_interval(result_of(way, key)) for key in ("result", "cpu_result")]
-        lines.append("| " + " | ".join([
-            way["name"], show(way["median"]), way["base"], show(way["base_median"]), signed(result_of(way)), *words, way["huge"],
-            *facts_of(found, way)]) + " |")
+    for way in ways:
+        result = result_of(way)
+        cells = [way["base"], *([show(way["base_median"])] if paired else []), signed(result), with_interval(result),
+                 *([with_interval(result_of(way, "cpu_result"))] if paired else [])] if result else ["", "", ""]
+        lines.append(f"| {' | '.join([way['name'], show(way['median']), *cells, way['huge'], *facts_of(found, way)])} |")
     for name, why in found.get("absent", {}).items():
         lines.append(f"| {name} | {why} |" + " |" * (len(head) - 2))
-    rounds, starts = min(way["rounds"] for way in found["ways"]), found["ways"][0]["starts"]
-    blocks = f" of {starts} starts" if starts else ""
-    return lines + ["", f"{rounds} pairs each{blocks}, at the same time{', ' + found['date'] if 'date' in found else ''}.", ""]
-
-
-def table(found):
-    if any("base_median" in way for way in found["ways"]):
-        return paired_table(found)
-    unit = found["unit"]
-    lines = [*heading(found), f"| way | median{', ' + unit if unit else ''} | against | difference | ratio | huge pages |",
-             "| --- | --- | --- | --- | --- | --- |"]
-    for way in found["ways"]:
-        cells = [way["name"], show(way["median"]), "", "", "", way["huge"]]
-        result = result_of(way)
-        if result:
-            ratio, low, high, difference, less, more = result
-            digits = ".3g" if ratio < 0.1 else ".3f"
-            text = f"{ratio:{digits}}{interval(low, high, digits)}"
-            cells[2:5] = [way["base"], f"{difference:+.3g}{interval(less, more, '+.3g')}",
-                          f"**{text}**" if is_clear(result) else text]
-        lines.append("| " + " | ".join(cells) + " |")
-    rounds = min(way["rounds"] for way in found["ways"])
-    when = f", {found['date']}" if "date" in found else ""
-    return lines + ["", f"{rounds} round{'s' if rounds > 1 else ''}{when}.", ""]
+    starts = f" of {ways[0]['starts']} starts" if paired and ways[0]["starts"] else ""
+    rounds = min(way["rounds"] for way in ways)
+    kind = f"pairs each{starts}, at the same time" if paired else "rounds" if rounds > 1 else "round"
+    return lines + ["", f"{rounds} {kind}{', ' + found['date'] if 'date' in found else ''}.", ""]
 
 
 # --- by the state of memory ---
@@ -178,10 +160,6 @@ def states_table(groups):
                    for title, row in by_state(groups).items() for state, found in row.items()]
 
 
-def short_name(processor):
-    return processor.replace("(R)", "").removesuffix(" Processor")
-
-
 def percent_saved(result):
     """0 where the interval of the RESULT contains 1: no difference was seen."""
     return round(100 * (1 - result[0])) if is_clear(result) else 0
@@ -196,7 +174,7 @@ def readme_states(groups, runs):
     for state, words in STATES.items():
         saved = [percent_saved(result_in(row[state], "run", "cpu_result")) for row in rows.values() if state in row]
         ranges += [f"{' to '.join(map(str, sorted({min(saved), max(saved)})))} % {words}"] if saved else []
-    machines = " and ".join(sorted({short_name(runs[name]["cpu"]) for name in STATE_GROUPS if name in runs}))
+    machines = " and ".join(sorted({runs[name]["cpu"].replace("(R)", "").removesuffix(" Processor") for name in STATE_GROUPS if name in runs}))
     sentence = (f"By `hugeld run` large programs ({', '.join(title.split(',')[0] for title in rows)}) need less processor time, "
                 f"by where their own file lies in memory: {', '.join(ranges)} ({machines}).")
     return [*textwrap.wrap(sentence, 80, break_on_hyphens=False), ""]
@@ -346,19 +324,9 @@ def render_tables(data, path):
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
-def find_way(groups, identifier, name):
-    """The experiment IDENTIFIER and its way NAME, if it has a result; or None, None."""
-    for found in (e for group in groups.values() for e in group if e["id"] == identifier):
-        for way in found["ways"]:
-            if way["name"] == name and "result" in way:
-                return found, way
-    return None, None
-
-
 def find(groups, identifier, name):
-    """The result of the way NAME, or None."""
-    _, way = find_way(groups, identifier, name)
-    return way and result_of(way)
+    """The result of the way NAME of the experiment IDENTIFIER, or None."""
+    return next((result_in(found, name) for group in groups.values() for found in group if found["id"] == identifier), None)
 
 
 def in_words(result, of="the time"):
@@ -431,9 +399,9 @@ def readme_table(groups, runs):
     """The gains by state of memory; then all rows, the largest gain first, the largest loss last."""
     rows = []
     for program, uses, identifier, name in README_ROWS:
-        _, way = find_way(groups, identifier, name)
-        if way:
-            rows.append((result_of(way)[0], f"| {program} | {uses} | {with_interval(result_of(way))} |"))
+        result = find(groups, identifier, name)
+        if result:
+            rows.append((result[0], f"| {program} | {uses} | {with_interval(result)} |"))
     return [*readme_states(groups, runs), *README_HEAD, *(row for _, row in sorted(rows))]
 
 

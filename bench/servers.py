@@ -17,7 +17,7 @@ import helpers
 import pagecache
 from helpers import HUGELD
 from installed import find_node
-from measure import OUT, Measured, Variant, environment, hugeld, paired_experiment
+from measure import OUT, Measured, Variant, environment, experiment, hugeld
 from workloads import STORE, data_folder, mapped, namespace_with, share
 
 # --- two servers at the same time ---
@@ -150,18 +150,8 @@ def measure_servers(loads, ways, start, rounds, program):
         for load in loads:
             found[load].layout = layout
     for load in loads:
-        yield paired_experiment(load.name, f"{load.title}: time, and the server's processor time, for one", "us", ways,
-                                found[load], huge=huge)
-
-
-def add_generation(first, found, rounds):
-    """Adds the results FOUND to those of the FIRST generation."""
-    for a, b in zip(first["ways"], found["ways"]):
-        a["block"] = rounds
-        for key in ("values", "pair", "cpu", "pair_cpu"):
-            a[key] += b[key]
-        if b["huge"] not in a["huge"].split("; "):
-            a["huge"] += "; " + b["huge"]
+        yield experiment(load.name, f"{load.title}: time, and the server's processor time, for one", "us", ways,
+                         found[load], huge=huge)
 
 
 def in_generations(plan, measure, rounds=ROUNDS):
@@ -171,8 +161,13 @@ def in_generations(plan, measure, rounds=ROUNDS):
     generations, rounds = (1, min(rounds, 6)) if plan.quick else (GENERATIONS, rounds)
     for generation in range(generations):
         for found in measure(rounds, generation):
-            if first.setdefault(found["id"], found) is not found:
-                add_generation(first[found["id"]], found, rounds)
+            before = first.setdefault(found["id"], found)
+            for a, b in zip(before["ways"], found["ways"]) if before is not found else ():
+                a["block"] = rounds
+                for key in ("values", "pair", "cpu", "pair_cpu"):
+                    a[key] += b[key]
+                if b["huge"] not in a["huge"].split("; "):
+                    a["huge"] += "; " + b["huge"]
     return list(first.values())
 
 

@@ -12,21 +12,14 @@ import helpers
 import pagecache
 from helpers import HUGELD, ROOT
 from installed import find_cc1plus, find_node
-from measure import LINKER, OUT, Variant, at_once, compile_c, experiment, hugeld, paired_experiment, pairs, take_turns, time_run
-from workloads import (STORE, calls, calls_ways, copy_of, image_of, put_large, share, small_libraries, where, write_nothing,
-                       write_short_source)
+from measure import LINKER, OUT, Variant, at_once, compile_c, copy_of, experiment, hugeld, pairs, take_turns, time_run
+from workloads import (STORE, calls, calls_ways, image_of, make_empty_library, put_large, share, small_libraries, where,
+                       write_nothing, write_short_source)
 
 # --- the start ---
 
 
 def group_start(plan):
-    nothing, empty = OUT / "nothing", OUT / "empty.so"
-    (OUT / "empty.c").write_text("typedef int nothing;\n")
-    compile_c(nothing, write_nothing())
-    compile_c(empty, "-shared", "-fPIC", OUT / "empty.c")
-    ways = [Variant("empty", [nothing], LD_PRELOAD=empty), hugeld("hugeld", [nothing], base="empty")]
-    yield experiment("start-nothing", "Start of a small program, nothing to move, over an empty preloaded library", "ms",
-                     ways, pairs(ways, plan.tiny), note="The limit for the difference is 0.10 ms.")
     for size, place in plan.texts:
         ways = calls_ways(size, place, ["0"])
         put_large(ways)
@@ -50,14 +43,6 @@ def read_ahead(kib):
         yield kib or before
 
 
-def copy_cold(source):
-    """A copy of SOURCE that no other process runs, so that it can be evicted."""
-    copy = OUT / f"cold-{os.path.basename(source)}"
-    if not copy.exists() or copy.stat().st_mtime < os.stat(source).st_mtime:
-        shutil.copy(source, copy)
-    return copy
-
-
 def cold_programs():
     """(name, what, argv): text that is all touched, and programs that touch only the pages that they need."""
     stock, linked = calls(128), calls(128, aligned=True)
@@ -65,10 +50,10 @@ def cold_programs():
     yield "-ordered", "until 128 MiB of text, stock, were all touched, in order", [stock, "0", "touch"]
     yield "-linked", "until 128 MiB of text, linked at 2 MiB, were all touched, in no order", [linked, "0", "scatter"]
     if find_cc1plus():
-        argv = [copy_cold(find_cc1plus()), "-quiet", "-o", "/dev/null", write_short_source()]
+        argv = [copy_of(find_cc1plus(), "cold"), "-quiet", "-o", "/dev/null", write_short_source()]
         yield "-cc1plus", "cc1plus, a whole run", argv
     if find_node():
-        yield "-node", "node, which only starts", [copy_cold(find_node()), "-e", "0"]
+        yield "-node", "node, which only starts", [copy_of(find_node(), "cold"), "-e", "0"]
 
 
 def group_cold(plan):
@@ -131,15 +116,14 @@ def build_launcher():
 
 def run_short(plan):
     """No store has images of these: the time of `hugeld run` before it executes a program as it is."""
-    empty = OUT / "empty.so"
-    subprocess.run(["gcc", "-shared", "-nostdlib", "-x", "c", "-o", empty, "/dev/null"], check=True)
+    empty = make_empty_library()
     for name, argv in ("git", ["/usr/bin/git", "--version"]), ("true", ["/bin/true"]):
         if not os.path.exists(argv[0]):
             continue
         ways = [Variant("empty", argv, "empty", LD_PRELOAD=empty), Variant("plain", argv, "empty"),
                 Variant("launcher", [build_launcher(), *argv], "empty"), Variant("run", [HUGELD, "run", *argv], "empty")]
-        yield paired_experiment(f"run-{name}", f"{' '.join(argv)} by hugeld run, beside an empty library that is preloaded", "ms", ways,
-                                at_once(ways, plan.short * 8), note=f"No store has an image of {name}.")
+        yield experiment(f"run-{name}", f"{' '.join(argv)} by hugeld run, beside an empty library that is preloaded", "ms", ways,
+                         at_once(ways, plan.short * 8), note=f"No store has an image of {name}.")
 
 
 def run_compiler(plan):
@@ -153,7 +137,7 @@ def run_compiler(plan):
     ways = [Variant("plain", argv), Variant("plain-again", argv), Variant("run", [HUGELD, "run", "-o", f"store={STORE}", *argv])]
     for state in pagecache.STATES:
         found = pagecache.measure_in(state, [compiler], lambda: at_once(ways, max(12, plan.short * 4), files=[compiler]))
-        yield paired_experiment(f"run-cc1plus-{state}", f"cc1plus by hugeld run, its file {state} in the page cache", "ms", ways, found)
+        yield experiment(f"run-cc1plus-{state}", f"cc1plus by hugeld run, its file {state} in the page cache", "ms", ways, found)
 
 
 def group_run(plan):
@@ -166,6 +150,6 @@ def group_run(plan):
         run = [HUGELD, "run", "-o", f"store={STORE},data=off"]
         ways = [Variant("plain", stock), Variant("plain-again", stock), Variant("launcher", [build_launcher(), *stock]),
                 Variant("exec-stop", [*run, *stock], "launcher"), Variant("run-preload", [*run, "--via=preload", *stock], "launcher")]
-        yield paired_experiment(f"run-{kind}", f"Start by hugeld run, {'position-independent' if pie else 'at a fixed address'}", "ms",
-                                ways, at_once(ways, max(12, plan.short * 8)),
-                                note="What counts is the difference to a launcher that only executes; at the exec stop the goal is 0.3 ms.")
+        yield experiment(f"run-{kind}", f"Start by hugeld run, {'position-independent' if pie else 'at a fixed address'}", "ms",
+                         ways, at_once(ways, max(12, plan.short * 8)),
+                         note="What counts is the difference to a launcher that only executes; at the exec stop the goal is 0.3 ms.")

@@ -17,22 +17,16 @@ def test_what_was_measured_is_left_out():
     assert report.not_yet_measured(["image"], runs, {**THIS, "kernel": "Linux 7.0"}) == ["image"]
 
 
-def test_runs_are_stored(tmp_path):
-    data = {"machine": {"kernel": "Linux"}, "quick": False, "groups": {"image": []},
-            "runs": {"image": {**THIS, "seconds": 300}}}
-    report.store(data, tmp_path)
-    assert report.load(tmp_path)["runs"] == data["runs"]
-    assert report.not_yet_measured(["image"], report.load(tmp_path)["runs"], THIS) == []
-
-
 def test_what_is_stored_says_the_same(tmp_path):
     """Rounds are not published: their summary is, and it is not lost when it is stored, loaded and stored again."""
     alone = {"name": "fast", "base": "slow", "values": [2.0] * 8, "huge": ""}
     found = [experiment("cc1plus", way("mapped", 0.9)), {"id": "start", "title": "Start", "unit": "ms", "note": "",
              "ways": [{"name": "slow", "base": None, "values": [4.0] * 8, "huge": ""}, alone]},
              experiment("few", {**way("mapped", 0.9), **{key: [1.0] * 3 for key in ("pair", "values", "cpu", "pair_cpu")}})]
-    report.store({"machine": {}, "quick": False, "groups": {"image": [report.summarise(one) for one in found]}, "runs": {}}, tmp_path)
-    [stored] = [report.load(tmp_path)["groups"]["image"]]
+    runs = {"image": {**THIS, "seconds": 300}}
+    report.store({"machine": {}, "quick": False, "groups": {"image": [report.summarise(one) for one in found]}, "runs": runs}, tmp_path)
+    stored = report.load(tmp_path)["groups"]["image"]
+    assert report.load(tmp_path)["runs"] == runs
     tables = [report.table(one) for one in stored]
     assert "| mapped | 90.85 | plain | 101 |" in tables[0][4] and "**0.900 [" in tables[0][4] and tables[0][6].startswith("20 pairs each")
     assert "| fast | 2 | slow | -2 [-2, -2] | **0.500 [0.500, 0.500]** |" in tables[1][5] and tables[1][7] == "8 rounds."
@@ -74,6 +68,7 @@ def test_a_program_and_its_ways():
     found = experiment("cc1plus", way("plain-again", 1), way("hugetlb", 1.2, **start), way("mapped", 0.9, **start),
                        way("rodata", 1), memory={"plain": 50, "plain-again": 50, "hugetlb": 74, "mapped": 52, "rodata": 80}, folio_kib=131.7, adjacent=0.43, frames=990, frames_least=5)
     alone = experiment("redis", way("executed", 1))
+    assert report.deciding_tables({"dsos": []}) == []
     lines = report.deciding_tables({"programs": [found], "servers": [alone]})
     assert lines[0] == "## At a glance" and "## Beside others" not in lines
     [head, _, row, other] = [cells(line) for line in lines if line.startswith("|")]
@@ -104,10 +99,6 @@ def test_what_others_do_and_what_cannot_be_done():
     table = report.table(stock)
     assert {len(cells(line)) for line in table if line.startswith("|")} == {len(cells(table[2]))}
     assert any(line.startswith("| bolt | cannot") for line in table)
-
-
-def test_nothing_to_decide_by():
-    assert report.deciding_tables({"dsos": []}) == []
 
 
 def test_single_pages_are_left_to_the_long_page():
@@ -156,7 +147,7 @@ def test_the_readme_is_its_output(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text((helpers.ROOT / "README.md").read_text())
     data = report.load(helpers.ROOT / "bench/results")
-    assert [row for row in report.README_ROWS if report.find_way(data["groups"], *row[2:]) == (None, None)] == []
+    assert [row for row in report.README_ROWS if report.find(data["groups"], *row[2:]) is None] == []
     report.write_readme(data, readme)
     assert readme.read_text() == (helpers.ROOT / "README.md").read_text()
     report.render(data, tmp_path / "RESULTS.md")

@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import platform
-import shutil
 import subprocess
 import sys
 
@@ -17,7 +16,7 @@ import pagecache  # noqa: E402
 import report  # noqa: E402
 from helpers import ROOT  # noqa: E402
 from installed import cache_folder, find_cc1plus, find_node  # noqa: E402
-from measure import OUT, Variant, at_once, compile_c, experiment, paired_experiment, take_turns, time_run  # noqa: E402
+from measure import OUT, Variant, at_once, compile_c, copy_of, experiment, take_turns, time_run  # noqa: E402
 
 CACHE = cache_folder() / "glibc/2.44-upstream"
 LIBRARIES = ("", "math", "nptl", "dlfcn", "rt", "resolv")
@@ -34,9 +33,7 @@ def programs():
     for name, program, words in (("cc1plus", find_cc1plus(), ["-quiet", "-O2", source, "-o", "/dev/null"]),
                                  ("node", find_node(), ["-e", "0"]), ("python3", "/usr/bin/python3", ["-c", "0"])):
         if program and os.path.exists(program):
-            copy = OUT / f"upstream-{name}"
-            shutil.copy(os.path.realpath(program), copy)
-            yield name, [copy, *words]
+            yield name, [copy_of(os.path.realpath(program), "upstream"), *words]
 
 
 def ways_of(argv):
@@ -83,7 +80,7 @@ def measure(plan):
                 yield experiment(*facts, take_turns(ways, plan.short, run), note=f"{where}.", huge=huge, kib=kib)
             else:
                 found = pagecache.measure_in(state, [file], lambda ways=ways: at_once(ways, max(12, plan.short), files=[file]))
-                yield paired_experiment(*facts, found, note=f"{where}.", huge=huge, kib=kib)
+                yield experiment(*facts, found, note=f"{where}.", huge=huge, kib=kib)
 
 
 def letter(results):

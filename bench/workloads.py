@@ -11,7 +11,7 @@ import alternatives
 import pagecache
 from helpers import ROOT
 from installed import find_cc1plus, find_node
-from measure import OUT, Variant, compile_c, find_libhugetlbfs, hugeld, libhugetlbfs, plain_files
+from measure import OUT, Variant, compile_c, copy_of, find_libhugetlbfs, hugeld, libhugetlbfs, plain_files
 from stores import image_key, make_images, origins
 
 TMPFS = OUT / "tmpfs"
@@ -48,15 +48,6 @@ def data_folder(name):
     return folder
 
 
-def copy_of(file, kind):
-    """The copy of FILE of this KIND, which no other process maps."""
-    copy = OUT / "copies" / kind / os.path.basename(file)
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    if not copy.exists() or copy.stat().st_mtime != os.stat(file).st_mtime:
-        shutil.copy2(file, copy)
-    return copy
-
-
 # --- generated programs ---
 
 
@@ -69,9 +60,7 @@ def calls(size, place="disk", aligned=False, pie=True):
         compile_c(program, "-pthread", f"-DTEXT_MIB={size}", *(alternatives.ALIGNED if aligned else [] if pie else ["-no-pie"]),
                   *sources)
         pagecache.make(program, "large")
-    if place == "tmpfs" and not (TMPFS / name).exists():
-        shutil.copy(program, TMPFS / name)
-    return TMPFS / name if place == "tmpfs" else program
+    return copy_of(program, "calls", TMPFS) if place == "tmpfs" else program
 
 
 def calls_ways(size, place, words):
@@ -98,6 +87,11 @@ def where(ways):
 def write_nothing():
     (OUT / "nothing.c").write_text("int main(void) { return 0; }\n")
     return OUT / "nothing.c"
+
+
+def make_empty_library():
+    """To be preloaded: its time is that of any preloaded library."""
+    return compile_c(OUT / "empty.so", "-shared", "-nostdlib", "-x", "c", "/dev/null")
 
 
 def small_libraries(n):
@@ -128,8 +122,8 @@ def image_of(file):
     return (STORE / image_key(file) / ".image").resolve(True)
 
 
-def mapped(name, argv, objects=None, base="plain"):
-    return hugeld(name, argv, f"backend=image,store={STORE}", objects, base)
+def mapped(name, argv, objects=None):
+    return hugeld(name, argv, f"backend=image,store={STORE}", objects)
 
 
 @contextlib.contextmanager
@@ -269,9 +263,3 @@ def with_own_output(ways):
     for way in ways:
         way.argv = [word.replace("@", way.name) for word in way.argv]
     return ways
-
-
-def several(n, argv):
-    """N runs of ARGV at the same time."""
-    numbers = " ".join(map(str, range(n)))
-    return ["/bin/sh", "-c", f'for i in {numbers}; do "$@" & done; wait', "sh", *argv]

@@ -5,14 +5,12 @@
    on huge pages is weighed by its share of the samples. */
 #include "command/measure/frames.h"
 #include "command/measure/survey.h"
-#include "elf/kernel.h"
 #include "command/lib/program.h"
 #include "elf/reason.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* An object with a smaller part of the hot text is not named. */
 #define PART_MIN 0.05
@@ -35,10 +33,8 @@ struct objects {
 /* Whether a terminal shows PATH unchanged, so that a command with it can be copied. */
 static bool can_be_copied(const char *path) {
     json_t *text = json_string(path); /* NULL: it is not UTF-8 */
-    bool can = text != NULL;
+    bool can = text != NULL && !hl_has_hidden(path);
     json_decref(text);
-    for (const char *at = path; *at != '\0'; at++)
-        can = can && hl_hidden_bytes(at) == 0;
     return can;
 }
 

@@ -8,7 +8,6 @@
 #include "command/measure/bench-answer.h"
 #include "command/measure/counters.h"
 #include "command/measure/own-store.h"
-#include "command/measure/statistics.h"
 #include "command/measure/toggle.h"
 #include "command/measure/trace.h"
 #include "command/measure/trial.h"
@@ -298,6 +297,9 @@ int hl_measure_sides(struct hl_bench *bench, struct hl_own_store *own, bool igno
 }
 
 static void count_sides(struct hl_bench *bench) {
+    const char *event;
+    json_t *unused;
+    void *next;
     hl_find_counters(&bench->counters);
     if (bench->counters.events == NULL)
         return;
@@ -305,6 +307,11 @@ static void count_sides(struct hl_bench *bench) {
         bench->counts[side] = hl_count_run(&bench->counters, bench->subject, (enum hl_side)side);
     if (bench->counts[HL_PLAIN] == NULL || bench->counts[HL_ON_HUGE] == NULL)
         bench->counters.reason = hl_xasprintf("perf stat failed");
+    /* perf may count less of a short run. */
+    json_object_foreach_safe(bench->counts[HL_PLAIN], next, event, unused) {
+        if (json_object_get(bench->counts[HL_ON_HUGE], event) == NULL)
+            json_object_del(bench->counts[HL_PLAIN], event);
+    }
 }
 
 static int measure_program(struct request *request) {
@@ -350,9 +357,9 @@ static int measure_program(struct request *request) {
 
 /* 0, or the exit code after one line. */
 static int check_request(const struct request *request) {
-    bool run = request->ignore_failure || request->report != NULL || request->subject.run.options != NULL ||
-               request->subject.run.via != HL_VIA_AUTO || request->at_once ||
-               request->subject.run.patterns != NULL;
+    const struct hl_run *how = &request->subject.run;
+    bool run = request->ignore_failure || request->report != NULL || request->at_once || how->copies ||
+               how->children || how->options != NULL || how->via != HL_VIA_AUTO || how->patterns != NULL;
     if (request->program == NULL && request->pid == 0)
         hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID --toggle");
     else if (request->program != NULL && request->pid != 0)
@@ -361,6 +368,8 @@ static int check_request(const struct request *request) {
         hl_warn(
             "bench: --pid goes with --toggle, which attaches and detaches in turns; 'perf stat -p' counts "
             "in a process as it is");
+    else if (hl_is_contradictory(how))
+        hl_warn("bench: --children takes images alone; leave out --copy, --via and --ld-so");
     else if (request->toggles && run)
         hl_warn("bench: --toggle goes with --json, --seconds, -n and --metric");
     else if (!request->toggles && (request->settings.metric != NULL || request->seconds > 0))

@@ -5,8 +5,8 @@
    huge pages.  Each is tried alone, since one name that perf doesn't know makes it refuse them all.  Virtual
    machines mostly have none, and then the answer says so.
 
-   Counted runs are not measured ones.  Both sides go through `hugeld run`, the plain one with no object
-   named. */
+   Counted runs are not measured ones.  Both sides go through `hugeld run`, the plain one with the plain
+   side's environment, which names no object. */
 #include "command/measure/counters.h"
 #include "command/measure/trial.h"
 #include "command/lib/subprocess.h"
@@ -124,24 +124,28 @@ void hl_free_counters(struct hl_counters *counters) {
     free(counters->reason);
 }
 
-/* Runs perf stat with WORDS behind its own arguments, as SUBJECT's program. */
+/* What perf stat counts of the command WORDS, in the environment of SIDE; or meanwhile of TARGET, its option for that, or NULL. */
 static json_t *run_perf(const struct hl_counters *counters, const struct hl_subject *subject,
-                        char *const *words) {
+                        enum hl_side side, const char *target, char *const *words) {
     struct hl_subject perf = *subject;
     struct hl_trial trial;
     struct stat stat_buffer;
+    struct hl_list all = {0};
     json_t *counts = NULL;
-    size_t n = 0;
     int log = memfd_create("perf", MFD_CLOEXEC);
     char *number = hl_xasprintf("%d", log);
     const char *own[] = {"perf", "stat", "-x,", "--log-fd", number, "-e", counters->events};
-    while (words[n] != NULL)
-        n++;
-    perf.argv = hl_xmalloc((sizeof own / sizeof own[0] + n + 1) * sizeof *perf.argv);
-    memcpy(perf.argv, own, sizeof own);
-    memcpy(perf.argv + sizeof own / sizeof own[0], words, n * sizeof *words);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        hl_add_to_list(&all, own[i]);
+    if (target != NULL)
+        hl_add_to_list(&all, target);
+    hl_add_to_list(&all, "--");
+    while (*words != NULL)
+        hl_add_to_list(&all, *words++);
+    hl_add_to_list(&all, NULL);
+    perf.argv = (char **)all.word;
     if (hl_open_program(&perf.program, "perf") && log >= 0 &&
-        hl_try_program(&perf, HL_AS_IS, NULL, log, &trial) == 0) {
+        hl_try_program(&perf, side, NULL, log, &trial) == 0) {
         size_t bytes = fstat(log, &stat_buffer) == 0 ? (size_t)stat_buffer.st_size : 0;
         char *text = hl_xmalloc(bytes + 1);
         if (pread(log, text, bytes, 0) == (ssize_t)bytes)
@@ -159,29 +163,22 @@ static json_t *run_perf(const struct hl_counters *counters, const struct hl_subj
 
 json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject *subject,
                      enum hl_side side) {
-    const struct hl_run nothing = {.patterns = ""}; /* so it starts the program as it is */
+    const struct hl_run nothing = {0}; /* so it starts the program as it is */
     char *starter = hl_find_starter();
-    char **own = hl_list_run_words(side == HL_PLAIN ? &nothing : &subject->run, subject->argv, -1);
-    size_t n = 1;
-    while (own[n] != NULL)
-        n++;
-    char **words = hl_xmalloc((n + 2) * sizeof *words);
-    words[0] = (char *)"--";
-    words[1] = starter != NULL ? starter : (char *)"hugeld";
-    memcpy(words + 2, own + 1, n * sizeof *words);
-    json_t *counts = run_perf(counters, subject, words);
+    char **words = hl_list_run_words(side == HL_PLAIN ? &nothing : &subject->run, subject->argv, -1);
+    words[0] = starter != NULL ? starter : words[0];
+    json_t *counts = run_perf(counters, subject, side == HL_PLAIN ? HL_PLAIN : HL_AS_IS, NULL, words);
     free(starter);
-    free(own);
     free(words);
     return counts;
 }
 
 json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, double seconds) {
     const struct hl_subject nobody = {.input = -1};
-    char *number = hl_xasprintf("%d", pid), *how_long = hl_xasprintf("%g", seconds);
-    char *words[] = {(char *)"-p", number, (char *)"--", (char *)"sleep", how_long, NULL};
-    json_t *counts = run_perf(counters, &nobody, words);
+    char *target = hl_xasprintf("--pid=%d", pid), *how_long = hl_xasprintf("%g", seconds);
+    char *words[] = {(char *)"sleep", how_long, NULL};
+    json_t *counts = run_perf(counters, &nobody, HL_AS_IS, target, words);
     free(how_long);
-    free(number);
+    free(target);
     return counts;
 }

@@ -74,9 +74,10 @@ static unsigned count_processors(const bool *set) {
 static void find_processors(struct hl_sampler *sampler, bool *set) {
     memset(set, 0, PROCESSORS_MAX * sizeof *set);
     read_processors("/sys/devices/system/cpu/online", set, true);
+    if (count_processors(set) == 0) /* without /sys */
+        for (long i = 0; i < sysconf(_SC_NPROCESSORS_ONLN) && i < PROCESSORS_MAX; i++)
+            set[i] = true;
     unsigned online = count_processors(set);
-    for (long i = 0; online == 0 && i < sysconf(_SC_NPROCESSORS_ONLN) && i < PROCESSORS_MAX; i++)
-        set[i] = true; /* without /sys */
     for (size_t i = 0; i < HL_ISOLATED_LISTS; i++)
         read_processors(hl_isolated_lists[i], set, false);
     sampler->counts.left_out = online - count_processors(set);

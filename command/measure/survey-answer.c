@@ -26,7 +26,7 @@ static void print_sampling(const struct hl_survey *survey) {
     if (survey->of_threads && survey->hz == HL_SAMPLER_HZ)
         hl_print("samples are of processes that ran already, and of their children; fix: run hugeld as root");
     if (sampled->threads_refused > 0)
-        hl_print("%zu threads were not sampled: too many files would have been open (ulimit -n)",
+        hl_print("%zu threads were not sampled: too many open files (ulimit -n), or a policy forbids it",
                  sampled->threads_refused);
     if (sampled->left_out > 0)
         hl_print("%u processors are isolated or without a tick, and were not sampled", sampled->left_out);

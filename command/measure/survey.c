@@ -8,17 +8,8 @@
 #include "command/lib/flags.h"
 #include "command/lib/html.h"
 #include "command/lib/program.h"
-#include "command/run/run.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define SECONDS_DEFAULT 10
 

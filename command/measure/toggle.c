@@ -11,7 +11,6 @@
 #include "command/measure/counters.h"
 #include "command/measure/bench-answer.h"
 #include "command/measure/statistics.h"
-#include "elf/kernel.h"
 #include "command/inject/attachment.h"
 #include "elf/reason.h"
 #include "command/lib/remedy.h"
@@ -42,6 +41,7 @@ struct toggle {
     const struct hl_toggle_settings *settings;
     struct hl_attach_request request;
     pid_t pid;
+    uint64_t started; /* with PID it names one process */
     clockid_t clock;
     struct hl_counters counters; /* only if instructions are the units of work */
     bool was_attached, is_attached;
@@ -55,11 +55,17 @@ static void note_interruption(int number) { interrupted = number; }
 
 /* --- on and off --- */
 
+/* Whether the process is there, and its number is not a later one's. */
+static bool is_there(const struct toggle *toggle) {
+    struct hl_usage usage;
+    return hl_read_usage(toggle->pid, &usage) == 0 && usage.started == toggle->started;
+}
+
 /* Attaches or detaches.  A thread may be in the wrong call at that moment, so it is tried more than once. */
 static bool set(struct toggle *toggle, bool attach) {
-    int reason = 0;
+    int reason = -ESRCH;
     toggle->request.is_detach = !attach;
-    for (unsigned tries = 0; tries < 5; tries++) {
+    for (unsigned tries = 0; tries < 5 && is_there(toggle); tries++) {
         struct hl_attachment attachment;
         hl_plan_attachment(&attachment, &toggle->request, toggle->pid);
         hl_fill_own_image(&attachment);
@@ -188,7 +194,7 @@ static bool measure_work(const struct toggle *toggle, double *value) {
     }
     if (fine)
         *value = (ms[1] - ms[0]) / (units[1] - units[0]);
-    else if (!interrupted && kill(toggle->pid, 0) != 0)
+    else if (!interrupted && !is_there(toggle))
         hl_warn("%d: it has ended", toggle->pid);
     return fine;
 }
@@ -263,20 +269,23 @@ static int show_answer(const struct toggle *toggle) {
 }
 
 /* Whether the process can be read and measured.  0, or a negated errno. */
-static int check_process(pid_t pid, clockid_t *clock) {
+static int check_process(struct toggle *toggle) {
     struct hl_process process;
-    int result = hl_open_process(&process, pid);
+    struct hl_usage usage = {0};
+    int result = hl_open_process(&process, toggle->pid);
     if (result == 0) {
         result = hl_read_process_map(&process);
         hl_close_process(&process);
     }
-    return result != 0 ? result : -clock_getcpuclockid(pid, clock);
+    result = result != 0 ? result : hl_read_usage(toggle->pid, &usage);
+    toggle->started = usage.started;
+    return result != 0 ? result : -clock_getcpuclockid(toggle->pid, &toggle->clock);
 }
 
 int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings) {
     struct toggle toggle = {.settings = settings, .pid = pid};
     struct sigaction action = {.sa_handler = note_interruption}, inherited;
-    int error = check_process(pid, &toggle.clock);
+    int error = check_process(&toggle);
     if (error != 0) {
         hl_say_unreadable(pid, error);
         return HL_EXIT_NO;
@@ -293,7 +302,7 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings) {
     toggle.was_attached = toggle.is_attached = is_attached(&toggle);
     bool done = measure_pairs(&toggle);
     bool restored =
-        toggle.is_attached == toggle.was_attached || kill(pid, 0) != 0 || set(&toggle, toggle.was_attached);
+        toggle.is_attached == toggle.was_attached || !is_there(&toggle) || set(&toggle, toggle.was_attached);
     int code = done && restored ? show_answer(&toggle) : HL_EXIT_NO;
     for (unsigned side = 0; side < HL_SIDES; side++)
         free(toggle.value[side]);

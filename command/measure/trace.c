@@ -4,13 +4,11 @@
    Two runs of the warm-up and the last one are traced: as a process exits it stops once more (PTRACE_EVENT_EXIT), with its
    memory intact, and smaps shows the memory on huge pages.  The measured runs are not traced. */
 #include "command/measure/trace.h"
-#include "elf/kernel.h"
 #include "command/lib/process.h"
 #include "command/inject/tracee.h"
 
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>

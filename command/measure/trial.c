@@ -32,7 +32,7 @@ struct stamp {
     double start_ms, end_ms;
     struct rusage before, after; /* of the child when it became the program, and at the end */
     int status;                  /* as waitpid(2) has it */
-    int error;                   /* the errno that bytes it from running, or 0 */
+    int error;                   /* the errno for which it did not run, or 0 */
 };
 
 /* One run, until it has been read. */
@@ -45,7 +45,8 @@ static double milliseconds_used(const struct timeval *time) {
     return (double)time->tv_sec * 1e3 + (double)time->tv_usec / 1e3;
 }
 
-/* Takes libhugeld.so out of LD_PRELOAD, and leaves nothing to do for one from /etc/ld.so.preload. */
+/* Takes libhugeld.so out of LD_PRELOAD, and leaves nothing to do for one from /etc/ld.so.preload, to which an empty LD_HUGEPAGES is
+   the executable. */
 static void make_plain(void) {
     const char *inherited = getenv("LD_PRELOAD");
     char *list = hl_xasprintf("%s", inherited != NULL ? inherited : ""), *others = hl_xasprintf("%s", "");
@@ -57,7 +58,7 @@ static void make_plain(void) {
         setenv("LD_PRELOAD", others, 1);
     else
         unsetenv("LD_PRELOAD");
-    setenv("LD_HUGEPAGES", "", 1);
+    setenv("LD_HUGEPAGES", "!*", 1);
     free(list);
     free(others);
 }

@@ -12,12 +12,9 @@
 #include "command/measure/sample-read.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -187,7 +184,7 @@ static struct hl_hot_object *find_object(struct hl_surveyed *program, const stru
     return last;
 }
 
-/* The process of PLACE, which may be new. */
+/* The process of RESOLVED, which may be new. */
 static struct watched *find_process(struct watch *watch, const struct hl_resolved_sample *resolved) {
     struct watched *watched = find_watched(watch, resolved->process, resolved->started);
     if (watched != NULL)
@@ -481,8 +478,7 @@ int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *
     struct hl_sampler *sampler = NULL;
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now);
-    watch.began =
-        (uint64_t)((double)now.tv_sec + 1e-9 * (double)now.tv_nsec) * (uint64_t)sysconf(_SC_CLK_TCK);
+    watch.began = (uint64_t)now.tv_sec * (uint64_t)sysconf(_SC_CLK_TCK);
     find_processes(&watch);
     int result = watch.code == 0 ? begin_to_sample(&watch, &sampler) : 0;
     if (result != 0 && (result != -ESRCH || filter->pid != 0))

@@ -14,6 +14,7 @@ import pytest
 
 import helpers
 from helpers import hugeld, one_line
+from hugepages import SMALL_PAGES
 from pagecache import on_small_pages
 from reports import Drawing, answer_of
 
@@ -126,6 +127,16 @@ def test_bench_less_processor_time(bench_json, library):
     assert answer["plain_huge_bytes"] == plain["text_huge_bytes"]
 
 
+def test_bench_beside_a_global_preload(worker, library, pool, root):
+    """The administrator's /etc/ld.so.preload moves nothing in the plain side."""
+    pool(16)
+    script = 'mount -t tmpfs none /etc && echo "$1" > /etc/ld.so.preload && shift && exec "$@"'
+    words = [helpers.HUGELD, "bench", "--json", "--copy", "-n", 6, "-o", "backend=hugetlb,data=off", "--", worker, "spin", "1", "1"]
+    answer = json.loads(helpers.run(["unshare", "-m", "sh", "-ec", script, "sh", library, *words]).stdout)
+    backends = {side: {r["backend"] for r in answer["maps"][side][0]["objects"][0]["ranges"]} for side in ("plain", "huge")}
+    assert backends == {"plain": {None}, "huge": {None, "hugetlb"}}
+
+
 @pytest.mark.parametrize("what, expected", [("print", "standard output differs"), ("complain", "standard error differs")])
 def test_bench_other_output(bench, what, expected):
     one_line(bench(what, "one", "two"), 1, expected)
@@ -200,6 +211,15 @@ def test_toggle_without_a_number(worker):
         helpers.end_process(process)
 
 
+def test_toggle_ends_with_its_process(worker, root, tmp_path):
+    """Another process that gets its number is left alone."""
+    (tmp_path / "metric").write_text('if mkdir once 2> /dev/null; then kill -9 $1; while kill -0 $1 2> /dev/null; do :; done\n'
+                                     'echo $(($1 - 1)) > /proc/sys/kernel/ns_last_pid; sleep 100 > /dev/null & fi\ndate +%s%N\n')
+    script = 'sleep 100 | "$1" wait & pid=$!; sleep 1; "$2" bench --pid $pid --toggle --seconds 0.1 -n 6 --metric "sh metric $pid"; echo $pid'
+    result = helpers.run(["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh", worker, helpers.HUGELD], cwd=tmp_path)
+    assert f"{result.stdout.strip()}: no such process, or it has ended" in result.stderr or SMALL_PAGES in result.stderr, result
+
+
 # --- counters ---
 
 PERF = """#!/bin/sh
@@ -209,13 +229,13 @@ out=2
 [ "$1" != --log-fd ] || { out=$2; shift 2; }
 list=$2
 shift 2
-case $* in *"run --objects= "*) n=2000 ;; *) n=500 ;; esac
+case $LD_PRELOAD:$* in :*"/hugeld run -- "*) n=2000 ;; *) n=500 ;; esac
 case $list in
 *[wrt]*walk*|*refill*|*bp_l1*|*ls_l1*) echo "event syntax error" >&2; exit 129 ;;
 esac
 for event in $(echo "$list" | tr , ' '); do
-    case $event in
-    cycles|iTLB-load-misses) echo "$n,,$event:u,100,100.00,," >&$out ;;
+    case $event$([ $event != dTLB-load-misses ] || echo .$n) in
+    cycles|iTLB-load-misses|dTLB-load-misses.2000) echo "$n,,$event:u,100,100.00,," >&$out ;;
     *) echo "<not supported>,,$event,0,100.00,," >&$out ;;
     esac
 done
@@ -233,9 +253,9 @@ def fake_perf(tmp_path):
     return helpers.environment(PATH=f"{tmp_path}:{os.environ['PATH']}")
 
 
-def test_bench_counters(bench_json, bench, fake_perf):
-    """The counts of a made-up perf, and only those that it has."""
-    answer = bench_json("spin", "1", "1", env=fake_perf)
+def test_bench_counters(bench_json, bench, fake_perf, library):
+    """The counts of a made-up perf, and only those that it has of both sides; the plain one lacks the library that others inherit."""
+    answer = bench_json("spin", "1", "1", env={**fake_perf, "LD_PRELOAD": str(library)})
     assert answer["counters"] == {"plain": {"cycles": 2000, "iTLB-load-misses": 2000},
                                   "huge": {"cycles": 500, "iTLB-load-misses": 500}}
     assert answer["no_counters"] is None

@@ -36,7 +36,7 @@ static int read_line(const char *expected) {
 
 int main(int argc, char **argv) {
     const char *patterns = getenv("LD_HUGEPAGES"), *what = argc > 1 ? argv[1] : "";
-    int is_huge = patterns != NULL && patterns[0] != '\0';
+    int is_huge = patterns != NULL && patterns[0] != '!';
     const char *word = argc > 2 + is_huge ? argv[2 + is_huge] : "";
     if (strcmp(what, "spin") == 0)
         spin(atof(word));

@@ -16,7 +16,7 @@ import helpers
 pytestmark = pytest.mark.xdist_group("install")
 
 EXPECTED = {
-    "bin/hugeld", "lib/hugeld/hugeld-command", "lib/libhugeld.so", "lib/hugeld/libhugeld.so", "lib/pkgconfig/hugeld.pc",
+    "bin/hugeld", "lib/hugeld/hugeld-command", "lib/libhugeld.so", "lib/hugeld/libhugeld.so",
     "share/hugeld/hugeld.schema.json", "share/man/man1/hugeld.1", "share/man/man7/hugeld.7", "share/man/man8/libhugeld.so.8",
     "share/man/man8/ld-hugeld.so.8", "share/bash-completion/completions/hugeld",
     "share/zsh/site-functions/_hugeld", "share/fish/vendor_completions.d/hugeld.fish",

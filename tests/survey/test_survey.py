@@ -61,6 +61,14 @@ def test_nothing_is_walked(calls, tmp_path):
     assert {"maps", "exe"} <= seen and not seen & {"clear_refs", "smaps", "smaps_rollup", "numa_maps", "pagemap", "mem"}
 
 
+def test_without_sys(calls, root):
+    """A container may have no /sys: no processor is isolated for that."""
+    alone = ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs none /sys && exec "$@"', "sh"]
+    with running([calls, FOREVER]):
+        sampling = survey("--program", calls, prefix=alone)["sampling"]
+    assert sampling["processors"] >= 1 and sampling["processors_left_out"] == 0
+
+
 @pytest.mark.check_all
 def test_path_with_spaces(roots_folder, calls):
     """A shell reads the command as the same words."""

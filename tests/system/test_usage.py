@@ -34,6 +34,8 @@ OTHERS = {
     "enable --way=copy true": "enable: --way copy: give image or in-place; hugeld run --copy makes private copies",
     "run --": "", "run --via=image true": "run: --via image: give auto, preload or ldso",
     "status --all 1": "", "status a-name": "status: 'a-name' is not a process ID; give a number as ps prints it, or --all",
+    "bench --children --copy true": "bench: --children takes images alone; leave out --copy, --via and --ld-so",
+    "bench --pid 1 --toggle --copy": "bench: --toggle goes with --json, --seconds, -n and --metric",
     "bench -n 5 true": "bench: --pairs 5: give a number from 6 to 10000",
     "bench -o backend=x true": "bench: --options backend=x: no such value; 'hugeld bench --help' lists names and values",
     "survey --seconds 10%": "survey: --seconds 10%: give a number from 0.1 to 86400",
