@@ -5,7 +5,7 @@
        mmap, MAP_FIXED   each piece over the kernel's mapping of the program's own file, text first: whether that may
                          be executed at all is seen while nothing has changed
        mmap, mremap      the contents of the huge page with the headers: see hl_map_header_at_exec_stop
-       close
+       close             when the program is let go
 
    Each call is valid by itself: between two of them the program could begin.  It is safe to map over the text directly, because
    the program has not run: a check before shows that only its file is mapped there.  Kernels before 6.12 can take the old text
@@ -30,24 +30,29 @@
 struct act {
     struct hl_exec_plan *plan;
     struct hl_tracee *thread;
-    struct hl_process process; /* with its mappings */
-    /* From the auxiliary vector: the entry, AT_SECURE, and where the possible owners of the instructions begin, or 0. */
-    uint64_t entry, secure, owner[HL_EXEC_OWNERS];
-    int file;   /* the process's descriptor of the image, or -1 */
-    bool moves; /* all of the program moves, to an address where the image fits */
+    struct hl_process opened;
+    struct hl_process process; /* the mappings that are needed of it */
+    uint64_t vdso;             /* the vdso's start, or 0 */
+    int file;                  /* the process's descriptor of the image, or -1 */
+    bool moves;                /* all of the program moves, to an address where the image fits */
 };
 
 /* --- is it the planned program? --- */
 
-static int read_auxv(struct act *act) {
+/* From the auxiliary vector: the entry, and where the possible owners of the instructions begin. */
+struct vector {
+    uint64_t entry, secure, owner[HL_EXEC_OWNERS];
+};
+
+static int read_auxv(const struct act *act, struct vector *vector) {
     uint64_t pair[128];
-    ssize_t bytes = hl_read_process_file(&act->process, "auxv", pair, sizeof pair);
-    act->secure = 1;
+    ssize_t bytes = hl_read_process_file(&act->opened, "auxv", pair, sizeof pair);
+    *vector = (struct vector){.secure = 1};
     for (ssize_t i = 0; i + 1 < bytes / (ssize_t)sizeof *pair && pair[i] != AT_NULL; i += 2) {
-        uint64_t *to = pair[i] == AT_BASE           ? &act->owner[HL_EXEC_LINKER]
-                       : pair[i] == AT_SYSINFO_EHDR ? &act->owner[HL_EXEC_VDSO]
-                       : pair[i] == AT_SECURE       ? &act->secure
-                       : pair[i] == AT_ENTRY        ? &act->entry
+        uint64_t *to = pair[i] == AT_BASE           ? &vector->owner[HL_EXEC_LINKER]
+                       : pair[i] == AT_SYSINFO_EHDR ? &vector->owner[HL_EXEC_VDSO]
+                       : pair[i] == AT_SECURE       ? &vector->secure
+                       : pair[i] == AT_ENTRY        ? &vector->entry
                                                     : NULL;
         if (to != NULL)
             *to = pair[i + 1];
@@ -55,11 +60,15 @@ static int read_auxv(struct act *act) {
     return bytes > 0 ? 0 : bytes < 0 ? (int)bytes : -EIO;
 }
 
-/* Finds the addresses of the instructions that the plan found. */
-static int place_codes(const struct act *act) {
+/* The addresses of the instructions that the plan found. */
+static struct hl_gadgets find_codes(const struct hl_exec_plan *plan, const struct vector *vector) {
+    return (struct hl_gadgets){plan->call.at + vector->owner[plan->call.owner],
+                               plan->back.at + vector->owner[plan->back.owner]};
+}
+
+static int place_codes(const struct act *act, const struct vector *vector) {
     const struct hl_exec_plan *plan = act->plan;
-    struct hl_gadgets code = {plan->call.at + act->owner[plan->call.owner],
-                              plan->back.at + act->owner[plan->back.owner]};
+    struct hl_gadgets code = find_codes(plan, vector);
     if (!hl_has_code(&act->process, code.call, plan->call.bytes) ||
         !hl_has_code(&act->process, code.back, plan->back.bytes))
         return HL_REASON_ATTACH_INSTRUCTIONS;
@@ -132,6 +141,27 @@ static int check_text(const struct act *act) {
     return result == 0 ? check_unmodified(act) : result;
 }
 
+/* A program that stays needs only its own mappings read, and those of the instructions. */
+static int read_mappings(struct act *act, const struct vector *vector) {
+    const struct hl_exec_plan *plan = act->plan;
+    const struct hl_object *object = &plan->object;
+    struct hl_gadgets code = find_codes(plan, vector);
+    struct hl_address_range range[] = {
+        {object->segment[0].first_page, object->segment[object->n_segments - 1].end_page},
+        {code.call, code.call + 1},
+        {code.back, code.back + 1}};
+    return !act->moves ? hl_read_some_mappings(&act->process, &act->opened, range, 3)
+                       : hl_read_mappings(&act->process, &act->opened);
+}
+
+/* The image fits here, but mappings that the kernel has put into the program's gaps are in the way. */
+static int check_move_instead(struct act *act) {
+    act->moves = true;
+    hl_close_process(&act->process);
+    int result = hl_read_mappings(&act->process, &act->opened);
+    return result == 0 ? check_text(act) : result;
+}
+
 /* New mappings get the protection of indirect branches that the kernel has given the program's own text (PROT_BTI); in a program
    with a dynamic linker, the linker sets it later. */
 static int keep_branch_protection(const struct act *act) {
@@ -162,13 +192,14 @@ static int keep_branch_protection(const struct act *act) {
 }
 
 static int check(struct act *act) {
-    int result = read_auxv(act);
+    struct vector vector;
+    int result = read_auxv(act, &vector);
     if (result != 0)
         return result;
     /* The kernel may have executed another file in its place (a rename, binfmt_misc, the shell for a script without "#!"). */
-    result = hl_check_executable(&act->process, &act->plan->file);
+    result = hl_check_executable(&act->opened, &act->plan->file);
     if (result == 0 && !act->plan->maps_linker) {
-        uint64_t bias = act->entry - act->plan->entry;
+        uint64_t bias = vector.entry - act->plan->entry;
         if (bias == 0 || act->plan->is_position_independent)
             hl_shift_exec_plan(act->plan, bias);
         else
@@ -178,11 +209,14 @@ static int check(struct act *act) {
     const struct hl_piece_of_text *first = &act->plan->piece[0];
     uint64_t huge = act->plan->geometry.huge_page_bytes;
     act->moves = act->plan->maps_linker || (first->start - first->offset) % huge != 0;
+    act->vdso = vector.owner[HL_EXEC_VDSO];
     /* A program that is not the planned one has to wait for its helper, too. */
-    int placed = place_codes(act);
+    int placed = read_mappings(act, &vector);
+    if (placed == 0)
+        placed = place_codes(act, &vector);
     if (result == 0)
         result = placed;
-    if (result == 0 && act->secure != 0)
+    if (result == 0 && vector.secure != 0)
         result = HL_REASON_PRIVILEGED;
     if (act->plan->maps_linker)
         return result;
@@ -191,11 +225,8 @@ static int check(struct act *act) {
     if (result != 0)
         return result;
     result = check_text(act);
-    if (result != HL_REASON_MAPPING_CHANGED || act->moves || !act->plan->may_move)
-        return result;
-    /* The image fits here, but mappings that the kernel has put into the program's gaps are in the way. */
-    act->moves = true;
-    return check_text(act);
+    return result == HL_REASON_MAPPING_CHANGED && !act->moves && act->plan->may_move ? check_move_instead(act)
+                                                                                     : result;
 }
 
 /* --- calls --- */
@@ -229,13 +260,12 @@ static int check_opened(const struct act *act) {
 /* A system call instruction of the vdso, for use while the program's own text may be missing.  0: there is none. */
 static uint64_t find_call_in_vdso(const struct act *act) {
     char bytes[8192];
-    const uint64_t vdso = act->owner[HL_EXEC_VDSO];
-    size_t n = vdso != 0 ? sizeof bytes : 0;
-    while (n > 0 && hl_read_thread(act->thread->pid, vdso, bytes, n) != 0)
+    size_t n = act->vdso != 0 ? sizeof bytes : 0;
+    while (n > 0 && hl_read_thread(act->thread->pid, act->vdso, bytes, n) != 0)
         n -= 4096;
     const struct hl_code code = {HL_SYSCALL_BYTES, hl_call_code.at}, *same;
     const char *found = hl_find_code(bytes, n, &code, 1, &same);
-    return found != NULL ? vdso + (uint64_t)(found - bytes) : 0;
+    return found != NULL ? act->vdso + (uint64_t)(found - bytes) : 0;
 }
 
 /* Maps PIECE from the program's own file.  This is harmless where that is mapped still: the bytes are the same. */
@@ -339,7 +369,8 @@ static int change(struct act *act) {
         result = hl_move_at_exec_stop(act->plan, act->thread, &act->process, act->file);
     else if (result == 0)
         result = map_over(act);
-    hl_close_in_tracee(act->thread, act->file);
+    if (act->file >= 0)
+        hl_call_later(act->thread, SYS_close, (uint64_t)act->file, 0);
     return result;
 }
 
@@ -347,9 +378,9 @@ int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_tracee *thread) {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d", thread->pid);
     struct act act = {.plan = plan, .thread = thread, .process = {.folder = -1}, .file = -1};
-    const struct hl_process opened = {.pid = thread->pid,
-                                      .folder = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC)};
-    int result = opened.folder < 0 ? -errno : hl_read_mappings(&act.process, &opened);
+    act.opened =
+        (struct hl_process){.pid = thread->pid, .folder = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC)};
+    int result = act.opened.folder < 0 ? -errno : 0;
     if (result == 0)
         result = check(&act);
     if (thread->gadgets.call != 0) {

@@ -10,14 +10,40 @@
    the symbols of the linker that the program names, so the patched one gets its own path for its link map (.hugeld.path). */
 #include "command/lib/basics.h"
 #include "command/inject/exec-stop.h"
+#include "command/lib/section.h"
 #include "elf/maps.h"
 #include "elf/sys.h"
 
+#include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
 #define PAGE_BYTES_MAX (64 << 10)
+
+int hl_plan_linker(struct hl_exec_plan *plan, const struct hl_elf_file *program, const char *path) {
+    struct hl_elf_file linker;
+    Elf64_Shdr name;
+    plan->maps_linker = plan->has_linker = true;
+    plan->image_path = hl_xasprintf("%s", path);
+    if (strlen(path) >= HL_TRACEE_DATA_BYTES || hl_read_file_state(&plan->file, program->fd) != 0 ||
+        hl_open_elf(&linker, AT_FDCWD, path) != HL_ELF_FINE)
+        return HL_REASON_SOURCE_UNREADABLE;
+    plan->image_stat = linker.stat;
+    plan->linker_entry = linker.header.e_entry;
+    if (hl_find_section(linker.fd, ".hugeld.path", &name) && strlen(path) < name.sh_size)
+        plan->linker_path_at = name.sh_addr;
+    int result = hl_load_object(&plan->object, &linker, path, 0, &plan->geometry);
+    hl_close_elf(&linker);
+    char *interpreter = hl_read_interpreter(program);
+    bool found = hl_find_codes_in_linker(plan, path);
+    plan->linker_call = plan->call;
+    plan->linker_back = plan->back;
+    found = found && interpreter != NULL && hl_find_codes_in_linker(plan, interpreter);
+    free(interpreter);
+    return result == 0 && !found ? HL_REASON_ATTACH_INSTRUCTIONS : result;
+}
 
 static int map(struct hl_tracee *thread, uint64_t *at, uint64_t bytes, int prot, unsigned flags, int file,
                uint64_t offset) {
@@ -72,7 +98,7 @@ static void unmap_other(struct hl_tracee *thread, const struct hl_process *proce
         if (!is_zeros && (region->inode != first->inode || region->device != first->device))
             continue;
         end = region->end;
-        hl_unmap_in_tracee(thread, region->start, region->end);
+        hl_call_later(thread, SYS_munmap, region->start, region->end - region->start);
     }
 }
 

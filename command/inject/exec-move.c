@@ -156,16 +156,21 @@ bool hl_is_between_segments(const struct hl_object *object, const struct hl_regi
            region->end <= object->segment[object->n_segments - 1].end_page;
 }
 
+static void unmap_later(const struct move *move, uint64_t start, uint64_t end) {
+    if (start < end)
+        hl_call_later(move->thread, SYS_munmap, start, end - start);
+}
+
 static void unmap_old_place(const struct move *move) {
     uint64_t start = move->program.start;
     for (size_t i = 0; i < move->process->n_regions; i++) {
         const struct hl_region *region = &move->process->region[i];
         if (!hl_is_between_segments(&move->plan->object, region))
             continue;
-        hl_unmap_in_tracee(move->thread, start, region->start);
+        unmap_later(move, start, region->start);
         start = region->end;
     }
-    hl_unmap_in_tracee(move->thread, start, move->program.end);
+    unmap_later(move, start, move->program.end);
 }
 
 static int map_all_anew(const struct move *move) {

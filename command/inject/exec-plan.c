@@ -4,7 +4,6 @@
 #include "command/lib/basics.h"
 #include "elf/image.h"
 #include "command/image/find.h"
-#include "command/lib/section.h"
 #include "elf/plan.h"
 #include "command/inject/machine.h"
 
@@ -86,8 +85,7 @@ static bool find_codes_in_image(struct hl_exec_plan *plan) {
     return false;
 }
 
-/* Searches the text of the dynamic linker at PATH. */
-static bool find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
+bool hl_find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
     struct hl_elf_file linker;
     bool found = false;
     if (hl_open_elf(&linker, AT_FDCWD, path) != HL_ELF_FINE)
@@ -104,7 +102,7 @@ static bool find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
 
 static int plan_codes(struct hl_exec_plan *plan, const struct hl_elf_file *file) {
     char *path = hl_read_interpreter(file);
-    bool found = (path != NULL && find_codes_in_linker(plan, path)) || find_codes_in_image(plan);
+    bool found = (path != NULL && hl_find_codes_in_linker(plan, path)) || find_codes_in_image(plan);
     free(path);
     return found ? 0 : HL_REASON_ATTACH_INSTRUCTIONS;
 }
@@ -230,30 +228,6 @@ static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,
     return result == 0 ? plan_codes(plan, file) : result;
 }
 
-/* Plans the same for the linker at PATH in the place of the one that PROGRAM names. */
-static int plan_linker(struct hl_exec_plan *plan, const struct hl_elf_file *program, const char *path) {
-    struct hl_elf_file linker;
-    Elf64_Shdr name;
-    plan->maps_linker = plan->has_linker = true;
-    plan->image_path = hl_xasprintf("%s", path);
-    if (strlen(path) >= HL_TRACEE_DATA_BYTES || hl_read_file_state(&plan->file, program->fd) != 0 ||
-        hl_open_elf(&linker, AT_FDCWD, path) != HL_ELF_FINE)
-        return HL_REASON_SOURCE_UNREADABLE;
-    plan->image_stat = linker.stat;
-    plan->linker_entry = linker.header.e_entry;
-    if (hl_find_section(linker.fd, ".hugeld.path", &name) && strlen(path) < name.sh_size)
-        plan->linker_path_at = name.sh_addr;
-    int result = hl_load_object(&plan->object, &linker, path, 0, &plan->geometry);
-    hl_close_elf(&linker);
-    char *interpreter = hl_read_interpreter(program);
-    bool found = find_codes_in_linker(plan, path);
-    plan->linker_call = plan->call;
-    plan->linker_back = plan->back;
-    found = found && interpreter != NULL && find_codes_in_linker(plan, interpreter);
-    free(interpreter);
-    return result == 0 && !found ? HL_REASON_ATTACH_INSTRUCTIONS : result;
-}
-
 int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
                       const struct hl_program *program, const struct hl_options *options,
                       const char *linker) {
@@ -264,10 +238,11 @@ int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
     plan->verbose = options->verbose;
     plan->is_strict = options->strict != 0;
     plan->geometry = hl_read_geometry();
-    int result =
-        linker != NULL ? plan_linker(plan, &program->file, linker) : plan_file(plan, &program->file, options);
+    int result = linker != NULL ? hl_plan_linker(plan, &program->file, linker)
+                                : plan_file(plan, &program->file, options);
     if (result == 0) /* only after it is known that there is an image, since this is reported then */
         result = hl_check_exec_stop_machine();
+    plan->object.soname = NULL; /* it points into the program's file */
     return result;
 }
 

@@ -65,6 +65,10 @@ struct hl_exec_plan {
    errno.  What PLAN refers to is not freed: this process is about to become another program. */
 int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
                       const struct hl_program *program, const struct hl_options *options, const char *linker);
+/* The same for the linker at PATH in the place of the one that PROGRAM names. */
+int hl_plan_linker(struct hl_exec_plan *plan, const struct hl_elf_file *program, const char *path);
+/* Finds the instructions in the text of the dynamic linker at PATH, for plan->call and plan->back. */
+bool hl_find_codes_in_linker(struct hl_exec_plan *plan, const char *path);
 /* Adds DISTANCE, modulo 2^64, to all addresses of the program. */
 void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance);
 
@@ -84,6 +88,8 @@ int hl_set_exec_start(struct hl_tracee *thread, uint64_t start);
 int hl_bind_exec_thread(struct hl_tracee *thread, bool is_bound);
 /* Ends it with CODE, before it has run an instruction. */
 void hl_end_exec_thread(struct hl_tracee *thread, int code);
+/* Has it make a call whose result does not matter, without a stop, after it was let go; or now, if those are too many already. */
+void hl_call_later(struct hl_tracee *thread, long number, uint64_t a, uint64_t b);
 /* Lets the process go.  Its program begins as soon as CHILD, this process, has ended. */
 void hl_detach_exec_thread(struct hl_tracee *thread, pid_t child);
 

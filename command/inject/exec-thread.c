@@ -7,6 +7,8 @@
    address (see inject/attach-tracee.c, which does the same to threads that run).  If its tracer dies, even by SIGKILL, the call under way
    ends and the frame begins the program.
 
+   Calls whose results do not matter need no stop: when the thread is let go, each returns to a frame that makes the next one.
+
    On AArch64 the return address is in x30, and the vdso calls sigreturn, since glibc has no such code.  While a thread is stopped
    at a call, x7 is the kernel's: 0 or 1 is read there, and a value written there is lost. execve(2) leaves zeros in x0 to x30 and
    in the vector registers.  So a frame with zeros in the plain record of these restores them, whatever else the processor has (SVE,
@@ -78,22 +80,35 @@ int hl_write_exec_thread(struct hl_tracee *thread, uint64_t at, const void *from
     return hl_check_transfer(process_vm_writev(thread->pid, &local, 1, &remote, 1, 0), bytes);
 }
 
+/* --- differences between machines --- */
+
 #if defined __x86_64__
-#define START rip
-#define STACK rsp
+
+static uint64_t get_start(const struct user_regs_struct *registers) { return registers->rip; }
+static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->rsp; }
+
+int hl_set_exec_return(struct hl_tracee *thread, uint64_t back) {
+    return hl_write_exec_thread(thread, thread->stack + offsetof(struct hl_frame, back), &back, sizeof back);
+}
+
 #define START_OFFSET offsetof(struct hl_frame, rip)
+
 #elif defined __aarch64__
-#define START pc
-#define STACK sp
+
+static uint64_t get_start(const struct user_regs_struct *registers) { return registers->pc; }
+static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->sp; }
+
+/* The return address is in x30 for every call. */
+int hl_set_exec_return(struct hl_tracee *thread, uint64_t back) {
+    (void)thread, (void)back;
+    return 0;
+}
+
 #define START_OFFSET offsetof(struct hl_frame, context.uc_mcontext.pc)
+
 #endif
 
 /* --- calls --- */
-
-/* On AArch64 nothing reads it there: each call gets it in x30. */
-int hl_set_exec_return(struct hl_tracee *thread, uint64_t back) {
-    return hl_write_exec_thread(thread, thread->stack, &back, sizeof back);
-}
 
 int hl_set_exec_start(struct hl_tracee *thread, uint64_t start) {
     return hl_write_exec_thread(thread, thread->stack + START_OFFSET, &start, sizeof start);
@@ -133,8 +148,8 @@ int hl_arm_exec_thread(struct hl_tracee *thread) {
         result = HL_REASON_ATTACH_32_BIT;
     if (result != 0)
         return result;
-    thread->start = thread->registers.START;
-    thread->arguments = thread->registers.STACK;
+    thread->start = get_start(&thread->registers);
+    thread->arguments = get_stack(&thread->registers);
     hl_begin_frame(&frame, thread->gadgets.back, &thread->registers, thread->mask);
     thread->stack = hl_round_down(thread->arguments - RED_ZONE_BYTES - sizeof frame, 64);
     thread->data = thread->stack - HL_TRACEE_DATA_BYTES;
@@ -154,23 +169,64 @@ void hl_end_exec_thread(struct hl_tracee *thread, int code) {
 }
 
 /* A child that was made before execve(2) sends SIGCHLD after it, whatever clone(2) was told.  Where it is blocked it would stay
-   pending; so it is unblocked until the frame restores the mask. */
-static void unblock_child_signal(const struct hl_tracee *thread) {
+   pending; so it is unblocked until the frame restores the mask.  Returns the mask until then. */
+static uint64_t unblock_child_signal(const struct hl_tracee *thread) {
     const uint64_t mask = thread->mask & ~CHILD_SIGNAL;
     struct hl_task_status status;
     if (mask == thread->mask)
-        return;
+        return mask;
     hl_read_thread_status(&status, thread->pid, thread->pid);
-    if (((status.pending | status.shared_pending) & CHILD_SIGNAL) == 0)
-        hl_trace(thread->pid, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
+    if ((status.pending | status.shared_pending) & CHILD_SIGNAL)
+        return thread->mask;
+    hl_trace(thread->pid, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
+    return mask;
+}
+
+void hl_call_later(struct hl_tracee *thread, long number, uint64_t a, uint64_t b) {
+    long result;
+    if (thread->n_later < HL_LATER_MAX - 1)
+        thread->later[thread->n_later++] = (struct hl_call){number, {a, b}};
+    else
+        hl_call(thread, &result, number, a, b, 0, 0, 0, 0);
+}
+
+/* Makes the later calls, with the signal MASK, the next actions of the thread: each returns to sigreturn with a frame that makes the
+   next one, and the last with the frame that begins the program.  These frames lie below the data, the last one highest. */
+static int set_later_calls(struct hl_tracee *thread, uint64_t mask) {
+    const uint64_t begins = thread->stack;
+    struct user_regs_struct registers;
+    struct hl_frame frame;
+    uint64_t lowest = thread->data;
+    int result = 0;
+    for (unsigned i = thread->n_later; i-- > 0 && result == 0;) {
+        hl_set_call(thread, &registers, thread->later[i].number, thread->later[i].argument);
+        if (i == 0)
+            break;
+        hl_begin_frame(&frame, thread->gadgets.back, &registers, mask);
+        thread->stack = lowest = hl_round_down(lowest - sizeof frame, 64);
+        result = hl_write_exec_thread(thread, thread->stack, &frame, sizeof frame);
+    }
+    thread->stack = begins;
+    return result == 0 ? hl_write_registers(thread->pid, &registers) : result;
+}
+
+/* The same, but for the last one now: there is no stack for the frames (RLIMIT_STACK). */
+static void make_later_calls(struct hl_tracee *thread) {
+    const struct hl_call *last = &thread->later[thread->n_later - 1];
+    long result;
+    for (const struct hl_call *call = thread->later; call < last; call++)
+        thread->call(thread, &result, call->number, call->argument);
+    set_call(thread, last->number, last->argument);
 }
 
 void hl_detach_exec_thread(struct hl_tracee *thread, pid_t child) {
-    const char zeros[HL_TRACEE_DATA_BYTES] = {0};
+    char zeros[HL_TRACEE_DATA_BYTES] = {0};
     if (thread->stage == HL_TRACEE_ARMED) {
         hl_write_exec_thread(thread, thread->data, zeros, sizeof zeros);
-        unblock_child_signal(thread);
-        set_call(thread, SYS_wait4, (const uint64_t[6]){(uint64_t)child, 0, __WALL});
+        uint64_t mask = unblock_child_signal(thread);
+        thread->later[thread->n_later++] = (struct hl_call){SYS_wait4, {(uint64_t)child, 0, __WALL}};
+        if (set_later_calls(thread, mask) != 0)
+            make_later_calls(thread);
     }
     hl_trace(thread->pid, PTRACE_DETACH, 0, 0);
 }

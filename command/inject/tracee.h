@@ -69,6 +69,8 @@ enum hl_tracee_stage {
 /* The number of signals that a thread raises itself, and that are not blocked. */
 #define HL_SYNCHRONOUS 6
 
+#define HL_LATER_MAX 8
+
 /* At the low end of a frame's place while it is in use, and still there after we were killed.  The kernel itself writes the numbers of
    the sockets that the thread makes. */
 struct hl_journal {
@@ -93,6 +95,8 @@ struct hl_tracee {
     /* at the exec stop: */
     uint64_t start;     /* the address of the program's first instruction */
     uint64_t arguments; /* its stack: argc, the arguments, the environment, and the auxiliary vector */
+    unsigned n_later;   /* calls that it makes when it is let go */
+    struct hl_call later[HL_LATER_MAX];
 
     /* of a running process: */
     enum hl_tracee_stage stage;
