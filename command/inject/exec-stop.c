@@ -133,10 +133,9 @@ static bool stays_with(pid_t parent) {
 static int help(void *data) {
     struct hl_exec_stop *stop = data;
     struct hl_tracee thread = {.pid = stop->pid};
+    HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0, 0); /* a tracer must not be stopped with its tracee */
     if (!stays_with(stop->pid) || !seize(stop))
         return 0;
-    HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0,
-            0); /* else it is stopped with the program, which it has to let go on */
     close_copies();
     stay_beside(stop->processor);
     int result = hl_await_exec_stop(&thread);
@@ -221,6 +220,10 @@ static int start_helper(struct hl_exec_stop *stop) {
     stop->helper = clone(help, stop->stack + GUARD_BYTES + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID, stop,
                          NULL, NULL, &stop->state);
     int error = stop->helper < -1 ? -stop->helper : errno;
+    if (stop->helper > 0) { /* it may have been stopped with the group, and only we go on */
+        HL_CALL(__NR_setpgid, stop->helper, 0, 0, 0, 0, 0);
+        HL_CALL(__NR_kill, stop->helper, SIGCONT, 0, 0, 0, 0);
+    }
     HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before, 0, 0);
     return stop->helper > 0 ? 0 : -error;
 }

@@ -264,12 +264,13 @@ def test_killed_early(images, program, run, meddle):
         assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGKILL, "", "meddled\n")
 
 
-def test_group_is_stopped(images, program, meddle):
-    """SIGSTOP for the process group at the exec stop: the program is stopped as it would be, and SIGCONT for it alone lets it
-    go on."""
+@pytest.mark.parametrize("when", ["stop", "halt"])
+def test_group_is_stopped(images, program, meddle, when):
+    """SIGSTOP for the process group at the exec stop, or before: the program is stopped as it would be, and SIGCONT for it alone
+    lets it go on."""
     app = program("static")
     images.add(app)
-    env = helpers.environment(LD_PRELOAD=meddle, T_MEDDLE="stop", LD_HUGEPAGES_OPTIONS=None)
+    env = helpers.environment(LD_PRELOAD=meddle, T_MEDDLE=when, LD_HUGEPAGES_OPTIONS=None)
     env.pop("LD_HUGEPAGES_OPTIONS")
     process = helpers.start([helpers.STARTER, "run", "-o", f"store={images.folder}", "--", app, "x"], env)
     try:
