@@ -131,6 +131,7 @@ static bool stays_with(pid_t parent) {
 static int help(void *data) {
     struct hl_exec_stop *stop = data;
     struct hl_tracee thread = {.pid = stop->pid};
+    HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0, 0); /* a tracer must not be stopped with its tracee */
     if (!stays_with(stop->pid) || !seize(stop))
         return 0;
     close_copies();

@@ -36,8 +36,8 @@ void hl_find_image_source(struct hl_image_source *source, const struct hl_object
     *source = (struct hl_image_source){.base = hl_find_image_base(object, geometry)};
     for (unsigned i = 0; i < object->n_segments; i++) {
         uint64_t header = object->segment[i].first_page, start = hl_round_down(header, huge);
-        if (object->segment[i].offset != 0)
-            continue;
+        if (object->segment[i].offset != 0 || object->segment[i].file_end <= object->segment[i].start)
+            continue; /* zeros may have any offset */
         source->header_offset = hl_find_header_page(image, file, header, geometry);
         if (source->header_offset != 0)
             source->header = (struct hl_address_range){start, start + huge};

@@ -2,12 +2,12 @@
 /* Lines for errors, memory, texts, paths, numbers and clocks. */
 #include "command/lib/basics.h"
 #include "elf/kernel.h"
+#include "elf/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
 #include <linux/limits.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -38,20 +38,20 @@ static char *make_line(size_t *bytes, const char *prefix, const char *format, va
     return line;
 }
 
-/* Writes to standard error.  No signal of a pipe without a reader, or of RLIMIT_FSIZE, ends a process that is about to become a
-   program. */
+static uint64_t signal_bit(int number) { return (uint64_t)1 << (number - 1); }
+
+/* Writes to standard error.  No signal of a pipe without a reader, of RLIMIT_FSIZE, or of a terminal (stty tostop) ends or stops a
+   process that is about to become a program. pthread_sigmask(3) of musl would unblock glibc's SIGRTMIN. */
 static void write_quietly(const char *text, size_t bytes) {
-    sigset_t blocked, before, sent;
-    sigemptyset(&blocked);
-    sigemptyset(&sent);
-    sigaddset(&blocked, SIGPIPE);
-    sigaddset(&blocked, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &blocked, &before);
+    const uint64_t blocked = signal_bit(SIGPIPE) | signal_bit(SIGXFSZ) | signal_bit(SIGTTOU);
+    const struct timespec now = {0, 0};
+    uint64_t before;
+    HL_CALL(__NR_rt_sigprocmask, SIG_BLOCK, &blocked, &before, sizeof before, 0, 0);
     if (write(STDERR_FILENO, text, bytes) < 0 && (errno == EPIPE || errno == EFBIG)) {
-        sigaddset(&sent, errno == EPIPE ? SIGPIPE : SIGXFSZ);
-        sigtimedwait(&sent, NULL, &(struct timespec){0, 0});
+        const uint64_t sent = signal_bit(errno == EPIPE ? SIGPIPE : SIGXFSZ);
+        HL_CALL(__NR_rt_sigtimedwait, &sent, NULL, &now, sizeof sent, 0, 0);
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    hl_restore_signals(before);
 }
 
 static char last_warning[1024];

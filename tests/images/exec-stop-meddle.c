@@ -9,8 +9,8 @@
        end N       the program's call fails, and so does every later one
        swap        before it is executed, the program's file is replaced by T_OTHER
        stop        its process group, and the program's, is stopped once the program is at its exec stop
-       halt        the helper is stopped as soon as it is there
-       die         the process that is to execute the program is killed as soon as it has a helper
+       halt        the group is stopped as soon as the process that is to execute the program has a helper
+       die         that process is killed then
        refuse      the first execve fails, as if a security module were against it; without a tracer it works
        permit      the helper is killed when this process permits it to trace this process
 
@@ -24,6 +24,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,10 +146,10 @@ int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) 
     void *parent = va_arg(list, void *), *tls = va_arg(list, void *), *child = va_arg(list, void *);
     va_end(list);
     int made = real(function, stack, flags, argument, parent, tls, child);
-    int dies = meddle != NULL && strcmp(meddle, "die") == 0;
+    bool dies = meddle != NULL && strcmp(meddle, "die") == 0;
     if (dies || (meddle != NULL && strcmp(meddle, "halt") == 0)) {
         tell();
-        kill(dies ? getpid() : made, dies ? SIGKILL : SIGSTOP);
+        kill(dies ? getpid() : 0, dies ? SIGKILL : SIGSTOP);
     }
     return made;
 }
