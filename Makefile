@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # make         builds build/hugeld, hugeld-command and libhugeld.so there; they run from there
-# make demo    measures large programs of this machine, plain and on huge pages
+# make demo    measures large programs of this machine, plain and on huge pages; DEMO=mysql measures MySQL
 # make check   each test with a few of its cases, or TESTS='FILE...' with all
 # make check-all   each test with all cases; installs what few tests want, too (T_REAL=all TESTS=tests/real: the long forms)
 # make check-fuzz  unit tests by sanitizers and valgrind; hostile files and texts, a minute for each reader, or FUZZ_SECONDS=600
@@ -143,7 +143,7 @@ $(units): $B/%: % $(CONFIG)
 
 $(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/reason.def command/lib/reason.def $(CONFIG)
 	@mkdir -p $(@D)
-	$(Q)doc/fill '$(CC)' $< prefix=$(prefix) > $@.new && mv $@.new $@
+	$(Q)doc/fill '$(CC)' $< version=$(VERSION) prefix=$(prefix) libdir=$(libdir) > $@.new && mv $@.new $@
 
 # The installed files: MODE:FILE:WHERE, link:TARGET:WHERE.
 data = $(prefix)/share
@@ -208,9 +208,9 @@ $B/fuzz/%.o: %.c tests/fuzz/ignore $(CONFIG)
 	    $(if $(filter command/%,$<),-Dmain=command_main,-ffreestanding -fno-builtin) -c -o $@ $<
 
 demo:
-	@tools/install-packages build demo
+	@tools/install-packages build demo $(DEMO:%=demo-%)
 	@$(MAKE) -j2 all
-	@tools/demo
+	@tools/demo $(DEMO)
 
 check:
 	@tools/install-packages build check
