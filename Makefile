@@ -34,7 +34,7 @@ TESTS = tests bench
 PYTEST = PYTHONPYCACHEPREFIX=$B/pycache $(PYTHON) -m pytest -q -p no:cacheprovider -o console_output_style=classic -rs -n 6 --dist loadgroup
 
 # These install their packages before anything is configured, and build by calling make again.
-first_install = check check-all check-fuzz check-vm check-glibc ldso demo lint bench dist clean
+first_install = check check-all check-fuzz check-vm check-glibc check-rfc ldso demo lint bench dist clean
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
@@ -143,7 +143,7 @@ $(units): $B/%: % $(CONFIG)
 
 $(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/reason.def command/lib/reason.def $(CONFIG)
 	@mkdir -p $(@D)
-	$(Q)doc/fill '$(CC)' $< version=$(VERSION) prefix=$(prefix) libdir=$(libdir) > $@.new && mv $@.new $@
+	$(Q)doc/fill '$(CC)' $< prefix=$(prefix) > $@.new && mv $@.new $@
 
 # The installed files: MODE:FILE:WHERE, link:TARGET:WHERE.
 data = $(prefix)/share
@@ -250,6 +250,9 @@ check-glibc:
 	@$(if $(filter rfc,$(SUITE)),glibc-patches/rfc/check)
 	@$(if $(suites),tests/ldso/suite $(suites))
 
+check-rfc:
+	@$(MAKE) check-glibc SUITE=rfc
+
 lint:
 	@tools/install-packages build check lint
 	@tools/lint $(LINT)
@@ -263,5 +266,5 @@ bench:
 clean:
 	rm -rf $B $(CONFIG)
 
-.PHONY: all install uninstall dist unit-tests core demo check check-all check-fuzz check-vm check-glibc ldso lint bench clean fuzzers
+.PHONY: all install uninstall dist unit-tests core demo check check-all check-fuzz check-vm check-glibc check-rfc ldso lint bench clean fuzzers
 -include $(wildcard $B/*/*.d $B/*/*/*.d $B/fuzz/*/*/*.d)

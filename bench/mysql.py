@@ -26,7 +26,7 @@ CHROOT = cache_folder() / "suites/sid"
 MADE_BY = "run tests/ldso/suite sid -- tools/install-packages bench-mysql"
 PROGRAM = CHROOT / "usr/sbin/mysqld"
 COPIES = CHROOT / "usr/lib/hugeld-bench"
-SELECTS = 6000  # of a turn: a third of a second
+TESTS = {"oltp_point_select": ("point selects", 6000), "oltp_read_only": ("read-only transactions", 220)}  # of a turn: a third of a second
 TABLES, ROWS, CLIENTS = 4, 100000, 8
 PORT = 33061
 ROUNDS = 8
@@ -67,10 +67,10 @@ def server_words(folder, port):
             "--performance-schema=OFF", "--skip-log-bin", "--bind-address=127.0.0.1", "--innodb-redo-log-capacity=64M"]
 
 
-def sysbench(folder, *words):
+def sysbench(folder, test, *words):
     return inside("taskset", "-c", str(max(os.sched_getaffinity(0))), "sysbench", "--db-driver=mysql", f"--mysql-socket={folder}/socket",
                   "--mysql-user=root", "--mysql-db=sbtest", f"--tables={TABLES}", f"--table-size={ROWS}", "--rand-type=uniform",
-                  f"--threads={CLIENTS}", "--db-ps-mode=disable", "--mysql-ssl=off", "oltp_point_select", *words)
+                  f"--threads={CLIENTS}", "--db-ps-mode=disable", "--mysql-ssl=off", test, *words)
 
 
 def ask(folder, question):
@@ -124,16 +124,17 @@ def make_template(parent):
     try:
         if not ask(template, "CREATE DATABASE sbtest"):
             raise RuntimeError("mysql: no database can be made")
-        subprocess.run(sysbench(template, "prepare"), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(sysbench(template, "oltp_point_select", "prepare"), check=True, stdout=subprocess.DEVNULL)
     finally:
         server.end(signal.SIGTERM)
     return template
 
 
-def load(server):
+def load(server, test):
     """(us, us of the server's processor time) for a transaction."""
     before = server.cpu_us()
-    result = subprocess.run(sysbench(server.folder, "--time=0", f"--events={SELECTS}", "run"), check=True, capture_output=True, text=True)
+    words = sysbench(server.folder, test, "--time=0", f"--events={TESTS[test][1]}", "run")
+    result = subprocess.run(words, check=True, capture_output=True, text=True)
     used = server.cpu_us() - before
     transactions = int(re.search(r"transactions:\s+(\d+)", result.stdout)[1])
     took = float(re.search(r"total time:\s+([0-9.]+)s", result.stdout)[1])
@@ -159,18 +160,22 @@ def two_starts(ways, parent, template, generation):
 
 
 def measure(ways, absent, parent, template, rounds, generation):
-    found, huge = Measured(), {}
+    found, huge = {test: Measured() for test in TESTS}, {}
     for way in ways[1:]:
-        numbers = found[way.name] = {"values": [], "pair": [], "cpu": [], "pair_cpu": []}
         with two_starts([ways[0], way], parent, template, generation) as pair:
-            for turn in range(-1, rounds):  # the first doesn't count
-                results = {i: load(pair[i]) for i in ((0, 1), (1, 0))[turn % 2]}
-                for key, value in zip(("pair", "pair_cpu", "values", "cpu"), [*results[0], *results[1]]):
-                    numbers[key] += [value] if turn >= 0 else []
-            found.layout = pagecache.measure_layout(CHROOT / ways[0].first[0].lstrip("/"))
+            for test in TESTS:
+                numbers = found[test][way.name] = {"values": [], "pair": [], "cpu": [], "pair_cpu": []}
+                for turn in range(-1, rounds):  # the first doesn't count
+                    results = {i: load(pair[i], test) for i in ((0, 1), (1, 0))[turn % 2]}
+                    for key, value in zip(("pair", "pair_cpu", "values", "cpu"), [*results[0], *results[1]]):
+                        numbers[key] += [value] if turn >= 0 else []
+            layout = pagecache.measure_layout(CHROOT / ways[0].first[0].lstrip("/"))
             huge |= {name: pages for name, pages in server_pages({"plain": pair[0], way.name: pair[1]}).items() if name != "plain"}
-    yield experiment("mysql-point-select", "MySQL, point selects by sysbench, the server on one processor, its file as after a boot: time, "
-                     "and the server's processor time, for one", "us", ways, found, huge=huge, absent=absent)
+    for test, (words, _) in TESTS.items():
+        found[test].layout = layout
+        yield experiment(f"mysql-{test.removeprefix('oltp_').replace('_', '-')}", f"MySQL, {words} by sysbench, the server on one processor, "
+                         "its file as after a boot: time, and the server's processor time, for one", "us", ways, found[test], huge=huge,
+                         absent=absent)
 
 
 def group_mysql(plan):
