@@ -69,7 +69,7 @@ def serving(postgres):
                            what="postgres answering")
         yield words
         server.send_signal(signal.SIGINT)
-        _, err = server.communicate(timeout=60)
+        _, err = server.communicate(timeout=helpers.PATIENCE)
         assert server.returncode == 0 and "terminated by signal" not in err, err
     finally:
         helpers.end_process(server)

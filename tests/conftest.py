@@ -234,7 +234,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def compile_shared(source, output):
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", output, source], check=True, timeout=60)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", output, source], check=True, timeout=helpers.PATIENCE)
     return output
 
 
@@ -311,7 +311,7 @@ def prove(library, empty_library, pause_library):
     ALWAYS=False: at some load addresses nothing is planned.  COUNTED=False: the pool may grow by the pages that moved."""
 
     def run(argv, moved, patterns=None, options="", backend="hugetlb", by_command=False, name=None, same=None,
-            work=None, always=True, counted=True, timeout=60, **changes):
+            work=None, always=True, counted=True, timeout=helpers.PATIENCE, **changes):
         name = name or os.path.basename(os.path.realpath(argv[0]))
         finish = work or (lambda process: process.finish())
         env = helpers.preload(empty_library, pause_library, **changes)

@@ -27,7 +27,7 @@ def previous(pool):
 
 
 def run(*command):
-    return subprocess.run([WITH_POOL, "2", "--", *command], capture_output=True, text=True, timeout=60)
+    return subprocess.run([WITH_POOL, "2", "--", *command], capture_output=True, text=True, timeout=helpers.PATIENCE)
 
 
 def test_pages_are_there_and_go(previous):
@@ -49,7 +49,7 @@ def test_side_by_side(previous):
         assert int(run("cat", SETTING).stdout) == previous + 4
         assert read_pool() == previous + 2
         process.stdin.close()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=helpers.PATIENCE) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -59,7 +59,7 @@ def test_signal_reaches_the_command(number):
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         process.send_signal(number)
-        assert process.wait(timeout=60) == 128 + number
+        assert process.wait(timeout=helpers.PATIENCE) == 128 + number
 
 
 def test_killed(previous):

@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import threading
+import time
 
 import helpers
 from hugepages import SMALL_PAGES, compact_memory
@@ -75,7 +76,7 @@ def compile_target(folder, name, mibs, *flags):
 def compile_preloaded(folder, source):
     """The library of SOURCE, to be preloaded into hugeld."""
     library = (folder / source).with_suffix(".so")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, HERE / source, "-ldl"], check=True, timeout=60)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, HERE / source, "-ldl"], check=True, timeout=helpers.PATIENCE)
     return library
 
 
@@ -92,13 +93,15 @@ def running(path, mode, threads=0, prefix=(), **options):
 
 def ask(command, *arguments, moment="did not stop within|did not run for|sleep in (a )?system call", **options):
     """`hugeld COMMAND`, again where memory lies in pieces, or for a reason of the MOMENT: a thread was late, or in the wrong call."""
-    for _ in range(10):
+    patience = time.monotonic() + helpers.PATIENCE
+    while True:
         result = helpers.hugeld(command, *arguments, **options)
         if SMALL_PAGES in result.stderr:
             compact_memory()
         elif not re.search(moment, result.stderr):
-            break
-    return result
+            return result
+        if time.monotonic() > patience:
+            return result
 
 
 def call_of(pid):

@@ -415,7 +415,7 @@ def run_bare(tmp_path, call, trap, *flags):
     """A program without a libc, which waits in pause(2)."""
     (tmp_path / "bare.S").write_text(BARE.format(call=call, trap=trap))
     command = ["gcc", "-nostdlib", "-static", "-no-pie", "-o", tmp_path / "bare", tmp_path / "bare.S", *flags]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=helpers.PATIENCE)
     return helpers.start([tmp_path / "bare"])
 
 

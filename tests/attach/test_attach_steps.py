@@ -255,7 +255,7 @@ def test_another_program(targets, steps, tmp_path, back):
         script = EXECUTE.format(fifo=fifo, pid=target.pid)
         made, code, said = step(steps, "run", n - back, script, helpers.HUGELD, "attach", target.pid)
         if made < n - back:  # a machine that is less busy makes fewer steps
-            assert subprocess.run(["sh", "-c", script], check=False, timeout=60).returncode == 0
+            assert subprocess.run(["sh", "-c", script], check=False, timeout=helpers.PATIENCE).returncode == 0
         assert code == 0 or "ended or executed" in said, said
         assert target.finish() == (7, "executed\n"), said
 
@@ -365,7 +365,7 @@ INSTRUCTIONS = ".globl f\nf: syscall\nret\nmov $15, %rax\nsyscall\n.space 4 << 2
 @pytest.fixture
 def library(tmp_path):
     (tmp_path / "library.S").write_text(INSTRUCTIONS)
-    subprocess.run(["gcc", "-shared", "-nostdlib", "-o", tmp_path / "library.so", tmp_path / "library.S"], check=True, timeout=60)
+    subprocess.run(["gcc", "-shared", "-nostdlib", "-o", tmp_path / "library.so", tmp_path / "library.S"], check=True, timeout=helpers.PATIENCE)
     on_small_pages(tmp_path / "library.so")
     return tmp_path / "library.so"
 

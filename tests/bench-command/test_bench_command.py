@@ -26,7 +26,7 @@ TIMES = ["wall", "processor", "user", "system"]
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory):
     program = tmp_path_factory.mktemp("bench") / "worker"
-    subprocess.run(["gcc", "-O1", "-no-pie", "-o", program, HERE / "worker.c"], check=True, timeout=60)
+    subprocess.run(["gcc", "-O1", "-no-pie", "-o", program, HERE / "worker.c"], check=True, timeout=helpers.PATIENCE)
     on_small_pages(program)  # else it may be huge already, and stay
     return program
 

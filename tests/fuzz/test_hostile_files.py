@@ -27,7 +27,7 @@ def variants(path, one_field):
 
 
 def outcome(way, selected, argv):
-    result = helpers.run(*way(selected, argv), timeout=60)
+    result = helpers.run(*way(selected, argv), timeout=helpers.PATIENCE)
     return result.returncode, result.stdout
 
 

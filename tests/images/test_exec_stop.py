@@ -277,7 +277,7 @@ def test_group_is_stopped(images, program, meddle, when):
     try:
         helpers.wait_until(lambda: os.waitpid(process.pid, os.WUNTRACED | os.WNOHANG)[0] == process.pid, what="the stop")
         os.kill(process.pid, signal.SIGCONT)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
         assert process.returncode == 3 and "TracerPid:\t0\n" in stdout and "meddled" in stderr, (stdout, stderr)
     finally:
         helpers.end_process(process)

@@ -104,7 +104,7 @@ def test_store_that_was_made_since(own_store, builder, library):
         store.mkdir(mode=0o700)
         added = make_images(store, dso, way="image")
         assert added.returncode == 0, added
-        said, _ = process.communicate("\n", timeout=60)
+        said, _ = process.communicate("\n", timeout=helpers.PATIENCE)
         assert f"{store}/" in said, said
     finally:
         helpers.end_process(process)

@@ -664,7 +664,7 @@ def test_at_once(world):
     world.lists("some", APP)
     adding = [helpers.start(world.command("/run/bin/hugeld", "apply", "--json")) for _ in range(6)]
     try:
-        answers = [(*process.communicate(timeout=60), process.returncode) for process in adding]
+        answers = [(*process.communicate(timeout=helpers.PATIENCE), process.returncode) for process in adding]
     finally:
         for process in adding:
             helpers.end_process(process)

@@ -120,7 +120,7 @@ def stopped(argv, env, look=lambda process: None):
         helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z"), what=f"{argv[0]} stopping")
         look(process)
         os.kill(process.pid, signal.SIGCONT)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(process)
     assert process.returncode == 0, stderr

@@ -103,7 +103,7 @@ def test_dist_is_reproducible(tmp_path):
             cloned = helpers.run(["git", "clone", "-q", helpers.ROOT, tmp_path / name])
             if cloned.returncode != 0:
                 pytest.skip(f"git does not know this tree: {cloned.stderr}")
-            subprocess.run(["make", "-C", tmp_path / name, "dist"], check=True, capture_output=True, timeout=60,
+            subprocess.run(["make", "-C", tmp_path / name, "dist"], check=True, capture_output=True, timeout=helpers.PATIENCE,
                            env=helpers.environment(TZ=zone, MAKEFLAGS=None))
         finally:
             os.umask(old)

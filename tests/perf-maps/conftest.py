@@ -25,12 +25,12 @@ def map_file(tmp_path_factory):
     objects = [*helpers.BUILD.glob("elf/*.o"), *helpers.BUILD.glob("perf-maps/*.o")]
     includes = ["-iquote", helpers.ROOT, "-iquote", helpers.ROOT / "elf"]
     command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", *includes, "-o", program, HERE / "map-file.c", *objects]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=helpers.PATIENCE)
 
     def make(path, bias=0, ranges=((0, 2**64 - 1),), memory=None):
         numbers = [f"{number:x}" for piece in ranges for number in piece]
         limit = ["prlimit", f"--as={memory}", "--"] if memory else []
-        result = subprocess.run([*limit, program, path, f"{bias:x}", *numbers], capture_output=True, timeout=60)
+        result = subprocess.run([*limit, program, path, f"{bias:x}", *numbers], capture_output=True, timeout=helpers.PATIENCE)
         assert result.returncode in (0, 3), result.stderr
         assert len(result.stdout) < 4 * os.stat(path).st_size + 2 * 2**20
         text = result.stdout.decode(errors="surrogateescape")

@@ -67,7 +67,7 @@ def debug_file(named, tmp_path):
     made = []
 
     def run(*argv):
-        subprocess.run(argv, check=True, timeout=60)
+        subprocess.run(argv, check=True, timeout=helpers.PATIENCE)
 
     def make(how):
         app, full, debug = tmp_path / "large", tmp_path / "whole", tmp_path / "names"

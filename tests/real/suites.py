@@ -89,7 +89,7 @@ def server(argv, ready, end, **options):
             time.sleep(0.2)
         yield
         end(process)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=helpers.PATIENCE) == 0
     finally:
         helpers.end_process(process)
 

@@ -193,7 +193,7 @@ def test_ignored_children():
 def test_least_limit(builder, root, library, tmp_path, limit, few):
     """Where the memory suffices for a program with any other preloaded library, and a FEW pages more, it suffices with hugeld."""
     app, empty = builder.executable("nopie"), tmp_path / "empty.so"
-    subprocess.run(["gcc", "-shared", "-o", empty, "-x", "c", "/dev/null"], check=True, timeout=60)
+    subprocess.run(["gcc", "-shared", "-o", empty, "-x", "c", "/dev/null"], check=True, timeout=helpers.PATIENCE)
 
     def run(preloaded, n_bytes):
         return helpers.run(["prlimit", f"--{limit}={n_bytes}", "env", f"LD_PRELOAD={preloaded}", app, "one"])
