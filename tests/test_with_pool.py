@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """tools/with-pool gives COMMAND its pages, passes its exit status on, and puts the pool back, also when it is killed."""
 
+import fcntl
 import os
 import pathlib
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -68,3 +70,22 @@ def test_killed(previous):
         assert read_pool() == previous + 2
         process.kill()
         os.kill(left_alone, signal.SIGKILL)
+
+
+def test_signals_while_the_pages_go(previous):
+    """A signal that comes while they are taken away takes no others away."""
+    script = ["sh", "-c", "echo $$; exec sleep 60"]
+    with subprocess.Popen([WITH_POOL, "4", "--", "cat"], stdin=subprocess.PIPE) as beside, \
+         subprocess.Popen([WITH_POOL, "2", "--", *script], stdout=subprocess.PIPE) as process, open(SETTING) as setting:
+        command = int(process.stdout.readline())
+        helpers.wait_until(lambda: read_pool() == previous + 6, what="the pages")
+        fcntl.flock(setting, fcntl.LOCK_EX)
+        os.kill(command, signal.SIGKILL)
+        helpers.wait_until(lambda: not os.path.exists(f"/proc/{command}"), what="the command's end")
+        for _ in range(20):
+            process.terminate()
+            time.sleep(0.01)
+        fcntl.flock(setting, fcntl.LOCK_UN)
+        process.wait(timeout=helpers.PATIENCE)
+        assert read_pool() == previous + 4
+        beside.stdin.close()
