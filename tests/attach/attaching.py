@@ -7,7 +7,6 @@ import pathlib
 import re
 import subprocess
 import threading
-import time
 
 import helpers
 from hugepages import SMALL_PAGES, compact_memory
@@ -93,15 +92,13 @@ def running(path, mode, threads=0, prefix=(), **options):
 
 def ask(command, *arguments, moment="did not stop within|did not run for|sleep in (a )?system call", **options):
     """`hugeld COMMAND`, again where memory lies in pieces, or for a reason of the MOMENT: a thread was late, or in the wrong call."""
-    patience = time.monotonic() + helpers.PATIENCE
-    while True:
+    for _ in range(10):
         result = helpers.hugeld(command, *arguments, **options)
         if SMALL_PAGES in result.stderr:
             compact_memory()
         elif not re.search(moment, result.stderr):
-            return result
-        if time.monotonic() > patience:
-            return result
+            break
+    return result
 
 
 def call_of(pid):

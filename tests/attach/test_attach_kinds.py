@@ -140,7 +140,14 @@ def test_json(targets):
 
 def insist(command, *arguments):
     """It may be refused for the moment: on a busy machine a thread stops too late.  But a file descriptor always arrives."""
-    succeed(attaching.ask(command, *arguments, moment="try again(?!, raise its limit)"))
+    moment, results = "try again(?!, raise its limit)", []
+
+    def is_answered():
+        results.append(attaching.ask(command, *arguments, moment=moment))
+        return not re.search(moment, results[-1].stderr)
+
+    helpers.wait_until(is_answered, helpers.PATIENCE, "another answer than to try again")
+    succeed(results[-1])
 
 
 @pytest.mark.parametrize("mode", [*[pytest.param(m, marks=pytest.mark.check_all(ci=True)) for m in ("signals", "memory")],
