@@ -9,7 +9,7 @@
        end N       the program's call fails, and so does every later one
        swap        before it is executed, the program's file is replaced by T_OTHER
        stop        its process group, and the program's, is stopped once the program is at its exec stop
-       halt        the group is stopped as soon as the process that is to execute the program has a helper
+       halt        the group is stopped, the helper with it, as soon as the process that is to execute the program has a helper
        die         that process is killed then
        refuse      the first execve fails, as if a security module were against it; without a tracer it works
        permit      the helper is killed when this process permits it to trace this process
@@ -149,6 +149,8 @@ int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) 
     bool dies = meddle != NULL && strcmp(meddle, "die") == 0;
     if (dies || (meddle != NULL && strcmp(meddle, "halt") == 0)) {
         tell();
+        if (!dies)
+            kill(made, SIGSTOP); /* as the group's does before it has a group of its own */
         kill(dies ? getpid() : 0, dies ? SIGKILL : SIGSTOP);
     }
     return made;
