@@ -174,10 +174,10 @@ json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject
 }
 
 json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, double seconds) {
-    const struct hl_subject nobody = {.input = -1};
+    const struct hl_subject none = {.input = -1};
     char *target = hl_xasprintf("--pid=%d", pid), *how_long = hl_xasprintf("%g", seconds);
     char *words[] = {(char *)"sleep", how_long, NULL};
-    json_t *counts = run_perf(counters, &nobody, HL_AS_IS, target, words);
+    json_t *counts = run_perf(counters, &none, HL_AS_IS, target, words);
     free(how_long);
     free(target);
     return counts;
