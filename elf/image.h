@@ -50,7 +50,7 @@ long hl_open_image(struct hl_stores *stores, struct hl_context *context, const s
 uint64_t hl_find_image_base(const struct hl_object *object, const struct hl_geometry *geometry);
 
 /* Whether the open IMAGE is OBJECT laid out: the same segments, at offsets equal to their addresses modulo a huge page;
-   read-only ones may have other borders, as in an executable's image (command/image/rows.c).  0, HL_REASON_IMAGE_PLACE or
+   read-only ones may have other borders, as in an executable's image (command/image/loads.c).  0, HL_REASON_IMAGE_PLACE or
    HL_REASON_IMAGE_MISMATCH. */
 int hl_check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry);
 

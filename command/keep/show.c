@@ -272,6 +272,11 @@ int hl_list_enabled(int argc, char **argv) {
     bool is_one = request.store != NULL || request.list != NULL;
     json_t *first = list_for(&request, is_one ? geteuid() == 0 : true, &code);
     json_t *own = !is_one && geteuid() != 0 ? list_for(&request, false, &code) : NULL;
+    if (is_one && first == NULL) {
+        hl_warn("XDG_RUNTIME_DIR or HOME is not set, so there is no store or no list of your own; name both: "
+                "hugeld list --list=FILE --store=FOLDER");
+        code = HL_EXIT_NO;
+    }
     json_array_append_new(stores, first); /* which adds nothing if that is NULL */
     json_array_append_new(stores, own);
     for (size_t i = 0; i < json_array_size(stores); i++) {

@@ -38,7 +38,6 @@
 
 #define REMOVE "/bin/rm -rf " HL_UNIT_LINKS "/%%n"
 #define WAIT_SECONDS 5
-#define LINKS_MAX 99
 
 /* --- systemd --- */
 
@@ -274,7 +273,7 @@ bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct h
                     unit, files->text[i]);
             return false;
         }
-    return files->n > 0 && files->n <= LINKS_MAX;
+    return files->n > 0;
 }
 
 /* --- the drop-ins --- */
@@ -328,8 +327,7 @@ static void print_drop_in(FILE *out, const struct hl_entry *entry, const char *s
 
 /* Whether ENTRY can stand in a drop-in, of which each line acts as root. */
 static bool is_printable(const struct hl_entry *entry) {
-    bool is =
-        entry->files.n <= LINKS_MAX && strpbrk(entry->text, " \"'\\$%;/") == NULL && entry->text[0] != '.';
+    bool is = strpbrk(entry->text, " \"'\\$%;/") == NULL && entry->text[0] != '.';
     for (size_t i = 0; i < entry->files.n; i++)
         is = is && can_be_named(entry->files.text[i]) && strpbrk(entry->files.text[i], "*?[") == NULL;
     return is;
@@ -435,9 +433,8 @@ static int end(const char *unit, char *const *files, int n) {
 
 int hl_serve_unit(const char *verb, int argc, char **argv) {
     bool is_generator = strcmp(verb, "unit-generate") == 0, begins = strcmp(verb, "unit-begin") == 0;
-    bool is_wrong =
-        is_generator ? argc != 2 && argc != 4
-                     : argc < 3 || argc - 2 > LINKS_MAX || strchr(argv[1], '/') != NULL || argv[1][0] == '.';
+    bool is_wrong = is_generator ? argc != 2 && argc != 4
+                                 : argc < 3 || strchr(argv[1], '/') != NULL || argv[1][0] == '.';
     if (is_wrong || (!is_generator && !begins && strcmp(verb, "unit-end") != 0)) {
         hl_warn("%s: it is called by systemd, with the %s", verb,
                 is_generator ? "folder" : "unit and its files");

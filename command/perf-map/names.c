@@ -17,16 +17,19 @@
 #ifdef HL_HAS_LZMA
 #include <lzma.h>
 
-/* A file in memory with the unpacked .gnu_debugdata; or -1.  Names take less than their program: a file that unpacks to four times
-   itself is hostile.  xz(1) chooses no dictionary beyond 64 MiB itself. */
+/* The names of the largest programs have some MiB.  Some KiB packed by xz can become many GiB. */
+#define UNPACKED_MAX ((size_t)256 << 20)
+
+/* A file in memory with the unpacked .gnu_debugdata; or -1.  xz(1) chooses no dictionary beyond 64 MiB itself. */
 static int unpack_names(const struct hl_elf_file *file) {
-    size_t bytes = 0, most = 4 * (size_t)file->stat.st_size, from = 0, to = 0;
+    size_t bytes = 0, from = 0, to = 0;
     uint64_t limit = 128 << 20;
     void *packed = hl_read_section(file->fd, ".gnu_debugdata", &bytes),
-         *text = packed != NULL ? malloc(most) : NULL;
+         *text = packed != NULL ? malloc(UNPACKED_MAX) : NULL;
     int fd = -1;
     if (text != NULL &&
-        lzma_stream_buffer_decode(&limit, 0, NULL, packed, &from, bytes, text, &to, most) == LZMA_OK)
+        lzma_stream_buffer_decode(&limit, 0, NULL, packed, &from, bytes, text, &to, UNPACKED_MAX) ==
+            LZMA_OK)
         fd = memfd_create("names", MFD_CLOEXEC);
     (void)hl_write_bytes(fd, text, to); /* if only a part fits, its symbols are broken */
     free(packed);

@@ -235,6 +235,7 @@ def test_what_one_user_enables(world):
     refused(world.run(HUGELD, "enable", "some.service", user=USER), "run it as root")
     refused(world.run("env", "-u", "XDG_RUNTIME_DIR", HUGELD, "enable", APP, user=USER), "XDG_RUNTIME_DIR is not set")
     refused(world.run("env", "-u", "XDG_RUNTIME_DIR", HUGELD, "apply", "--dry-run", user=USER), "XDG_RUNTIME_DIR is not set")
+    refused(world.run("env", "-u", "XDG_RUNTIME_DIR", HUGELD, "list", "--list=/tmp/list", user=USER), "XDG_RUNTIME_DIR or HOME is not set")
     done(world.run(HUGELD, "disable", APP, user=USER))
     assert "not in your own lists" in done(world.run(HUGELD, "disable", APP, user=USER))
     assert world.left(f"/run/user/{USER}/hugeld") == []

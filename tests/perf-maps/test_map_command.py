@@ -84,12 +84,16 @@ def debug_file(named, tmp_path):
                 struct.pack_into("<QQ", data, at + 24, len(data), 4 << 30)
                 app.write_bytes(data)
                 os.truncate(app, 5 << 30)
-        elif how == "minidebug":
+        elif how in ("minidebug", "bomb"):
             keep = tmp_path / "keep"
             keep.write_text("".join(f"{name}\n" for names in names_by_start(full).values() for name in names))
             run("objcopy", "-S", f"--keep-symbols={keep}", debug)
+            if how == "bomb":
+                os.truncate(debug, 300 << 20)
             run("xz", debug)
             run("objcopy", "--add-section", f".gnu_debugdata={debug}.xz", app)
+            if how == "bomb":
+                os.truncate(app, 200 << 20)
         elif how == "build-id":
             notes = subprocess.run(["readelf", "-n", app], check=True, capture_output=True, text=True).stdout
             identity = re.search(r"Build ID: ([0-9a-f]+)", notes)[1]
@@ -105,14 +109,14 @@ def debug_file(named, tmp_path):
             path.parent.rmdir()
 
 
-@pytest.mark.parametrize("how", ["debuglink", "build-id", "minidebug", "sparse", "none"])
+@pytest.mark.parametrize("how", ["debuglink", "build-id", "minidebug", "bomb", "sparse", "none"])
 def test_separate_debug_files(debug_file, moved_app, map_file, how, root):
     """A stripped program has the same map as before stripping, wherever its names are."""
     app, full = debug_file(how)
     process, _ = moved_app("backend=hugetlb", app=app)
     lines = helpers.run(["prlimit", f"--as={1 << 30}", helpers.HUGELD, "perf-map", "-O", "-", process.pid]).stdout
     place = text_ranges(process.pid, app)
-    has_none = how in ("sparse", "none")
+    has_none = how in ("bomb", "sparse", "none")
     assert lines == MARK + map_file(app if has_none else full, *place) + MARK
     assert lines.count(" filler_") > 2000 or has_none
 
