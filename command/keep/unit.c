@@ -433,8 +433,8 @@ static int end(const char *unit, char *const *files, int n) {
 
 int hl_serve_unit(const char *verb, int argc, char **argv) {
     bool is_generator = strcmp(verb, "unit-generate") == 0, begins = strcmp(verb, "unit-begin") == 0;
-    bool is_wrong = is_generator ? argc != 2 && argc != 4
-                                 : argc < 3 || strchr(argv[1], '/') != NULL || argv[1][0] == '.';
+    bool is_wrong =
+        is_generator ? argc != 2 && argc != 4 : argc < 3 || strchr(argv[1], '/') != NULL || argv[1][0] == '.';
     if (is_wrong || (!is_generator && !begins && strcmp(verb, "unit-end") != 0)) {
         hl_warn("%s: it is called by systemd, with the %s", verb,
                 is_generator ? "folder" : "unit and its files");

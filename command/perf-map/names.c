@@ -28,8 +28,7 @@ static int unpack_names(const struct hl_elf_file *file) {
          *text = packed != NULL ? malloc(UNPACKED_MAX) : NULL;
     int fd = -1;
     if (text != NULL &&
-        lzma_stream_buffer_decode(&limit, 0, NULL, packed, &from, bytes, text, &to, UNPACKED_MAX) ==
-            LZMA_OK)
+        lzma_stream_buffer_decode(&limit, 0, NULL, packed, &from, bytes, text, &to, UNPACKED_MAX) == LZMA_OK)
         fd = memfd_create("names", MFD_CLOEXEC);
     (void)hl_write_bytes(fd, text, to); /* if only a part fits, its symbols are broken */
     free(packed);
