@@ -133,7 +133,7 @@ static int map_hugetlb(struct hl_context *context, struct hl_move *move, const s
 static int map_thp(struct hl_context *context, const struct hl_object *object, struct hl_move *move,
                    const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
-    bool is_anonymous = !(span->flags & PF_X) || !hl_moves_text(object);
+    bool is_anonymous = !(span->flags & PF_X) || !hl_moves_text(object, context->config->geometry.page_bytes);
     if (!is_anonymous && !open_memfd(context, move, bytes))
         return HL_REASON_MOVES_TEXT;
     int prot = PROT_READ | PROT_WRITE;
