@@ -191,6 +191,12 @@ def test_no_smaps(pool, opened, backend, free):
     assert "/proc/self/pagemap" in files and "/proc/self/smaps" not in files, files
 
 
+def test_no_descriptor_of_the_memory(opened):
+    """A child that another thread forks meanwhile would have it, with all rights, for as long as it lives: only the start opens it."""
+    files, _ = opened("thp")
+    assert files.count("/proc/self/mem") == 1, files
+
+
 def test_smaps_once(opened):
     """A kernel before Linux 6.7: smaps is read once for each span."""
     files, told = opened("thp", "-einject=ioctl:error=ENOTTY")
