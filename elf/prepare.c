@@ -27,7 +27,6 @@
 #include "sys.h"
 #include "thp.h"
 
-#include <linux/fcntl.h>
 #include <linux/mman.h>
 #include <linux/resource.h>
 
