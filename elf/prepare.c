@@ -333,8 +333,6 @@ static int check_thp(struct hl_context *context, const struct hl_work *work, enu
     uint64_t bytes = bytes_of_kind(work, kind);
     bool is_wanted = context->config->options.backend == HL_BACKEND_THP;
     int result = context->probed.status.thp_disabled ? HL_REASON_THP_DISABLED : check_new_memory(context);
-    if (result == 0 && !is_wanted && context->probed.is_shared)
-        result = hl_check_resource_limits();
     if (result != 0)
         return result;
     if (!is_wanted && machine->total == 0)
@@ -452,6 +450,11 @@ static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum
         return HL_REASON_NO_MREMAP;
     if (wanted == HL_BACKEND_AUTO && fills_gaps(work, kind) && hl_check_address_limit() != 0)
         return HL_REASON_MEMORY_LIMIT;
+    /* A thread could miss what a copy takes before it is in place, on hugetlb as well. */
+    bool is_asked_for = wanted != HL_BACKEND_AUTO && wanted == context->config->options.backend;
+    int limit = is_asked_for || !context->probed.is_shared ? 0 : hl_check_resource_limits();
+    if (limit != 0)
+        return limit;
     if (wanted == HL_BACKEND_AUTO && kind == HL_TEXT && context->probed.status.is_traced)
         result = HL_REASON_DEBUGGER;
     else if (wanted != HL_BACKEND_THP)
