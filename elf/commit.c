@@ -71,7 +71,6 @@ struct commit {
     struct step *step;
     size_t n_steps;
     struct hl_area step_area;
-    struct hl_ballast ballast;
 };
 
 static bool is_prepared(const struct hl_work *work, unsigned span) {
@@ -353,7 +352,6 @@ static int return_old(struct commit *c) {
 static int roll_back(struct commit *c, int result) {
     struct hl_move *move = c->work->move;
     bool any = false;
-    hl_drop_ballast(&c->ballast);
     for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
         if (!move[i].tried)
             continue;
@@ -442,9 +440,11 @@ static int look_again(const struct commit *c) {
 
 /* The first step: the old mappings are kept. */
 static int keep_old(struct commit *c) {
+    struct hl_ballast ballast;
     int result = list_steps(c);
+    hl_clear_area(&ballast.area);
     if (result == 0)
-        result = hl_reserve_ballast(&c->ballast, c->context->config->geometry.page_bytes);
+        result = hl_reserve_ballast(&ballast, c->context->config->geometry.page_bytes);
     if (result == 0)
         result = claim_gaps(c);
     if (result == 0)
@@ -453,7 +453,7 @@ static int keep_old(struct commit *c) {
         result = check_old_pages(c, true);
     if (result == 0)
         result = check_old_pages(c, false);
-    hl_drop_ballast(&c->ballast);
+    hl_drop_ballast(&ballast);
     return result;
 }
 
@@ -465,7 +465,6 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     c.step = NULL;
     c.n_steps = 0;
     hl_clear_area(&c.step_area);
-    hl_clear_area(&c.ballast.area);
     int result = look_again(&c);
     if (result == 0 && !c.is_in_file)
         result = keep_old(&c);

@@ -38,7 +38,6 @@
 #include "store.h"
 #include "sys.h"
 
-#include <linux/fcntl.h>
 #include <linux/mman.h>
 
 #define HEADERS_BYTES ((size_t)4096)

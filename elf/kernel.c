@@ -7,9 +7,7 @@
 #include "mapping.h"
 #include "sys.h"
 
-#include <linux/fcntl.h>
 #include <linux/mman.h>
-#include <linux/uio.h>
 
 const struct hl_roots hl_system_roots = {"/proc", "/sys"};
 

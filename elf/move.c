@@ -280,11 +280,11 @@ static void find_sharing(struct hl_context *context, const struct hl_object *obj
         probed->knows_sharing ? is_memory_shared(&probed->status) : probed->status.has_threads;
 }
 
-/* Others could write between filling and commit; but not to an object that they do not see yet. */
+/* Others could write between filling and commit; but not to an object that they do not see yet, nor is bss copied. */
 static void skip_data(const struct hl_context *context, struct hl_work *work) {
     enum hl_reason reason = context->probed.status.has_threads ? HL_REASON_THREADS : HL_REASON_SHARED;
     for (unsigned i = 0; i < work->plan.n_spans && context->probed.is_shared && !work->object.is_new; i++)
-        if (hl_is_writable(&work->plan.span[i]))
+        if (work->plan.span[i].kind == HL_DATA)
             work->move[i].reason = reason;
 }
 

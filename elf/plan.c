@@ -7,7 +7,7 @@
        huge pages  |         |         |         |         |         |
        object          rrrrrr TTTTTTTTTTTTTTTTTTTTTTT rrrrrrrr wwwww
        merge                 [        r-x span        ][ r-- ]
-       keep                   ....[    r-x span   ]....
+       small                  ....[    r-x span   ]....
 
    edges=merge lets a boundary page be read+execute with the read-only neighbour inside.  Nothing writable is
    ever taken in: a region ends at the first writable page and never passes the object's end.  edges=small

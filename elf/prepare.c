@@ -27,7 +27,6 @@
 #include "sys.h"
 #include "thp.h"
 
-#include <linux/fcntl.h>
 #include <linux/mman.h>
 #include <linux/resource.h>
 
@@ -133,7 +132,7 @@ static int map_hugetlb(struct hl_context *context, struct hl_move *move, const s
 static int map_thp(struct hl_context *context, const struct hl_object *object, struct hl_move *move,
                    const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
-    bool is_anonymous = !(span->flags & PF_X) || !hl_moves_text(object);
+    bool is_anonymous = !(span->flags & PF_X) || !hl_moves_text(object, context->config->geometry.page_bytes);
     if (!is_anonymous && !open_memfd(context, move, bytes))
         return HL_REASON_MOVES_TEXT;
     int prot = PROT_READ | PROT_WRITE;
@@ -334,8 +333,6 @@ static int check_thp(struct hl_context *context, const struct hl_work *work, enu
     uint64_t bytes = bytes_of_kind(work, kind);
     bool is_wanted = context->config->options.backend == HL_BACKEND_THP;
     int result = context->probed.status.thp_disabled ? HL_REASON_THP_DISABLED : check_new_memory(context);
-    if (result == 0 && !is_wanted && context->probed.is_shared)
-        result = hl_check_resource_limits();
     if (result != 0)
         return result;
     if (!is_wanted && machine->total == 0)
@@ -453,6 +450,11 @@ static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum
         return HL_REASON_NO_MREMAP;
     if (wanted == HL_BACKEND_AUTO && fills_gaps(work, kind) && hl_check_address_limit() != 0)
         return HL_REASON_MEMORY_LIMIT;
+    /* A thread could miss what a copy takes before it is in place, on hugetlb as well. */
+    bool is_asked_for = wanted != HL_BACKEND_AUTO && wanted == context->config->options.backend;
+    int limit = is_asked_for || !context->probed.is_shared ? 0 : hl_check_resource_limits();
+    if (limit != 0)
+        return limit;
     if (wanted == HL_BACKEND_AUTO && kind == HL_TEXT && context->probed.status.is_traced)
         result = HL_REASON_DEBUGGER;
     else if (wanted != HL_BACKEND_THP)

@@ -15,7 +15,7 @@ bool hl_may_be_copied(struct hl_context *context, const struct hl_work *work, en
 /* Makes the spans of WORK's plan undecided. */
 void hl_clear_moves(struct hl_work *work);
 
-/* Gives back the new memory of a move that is not in place. */
+/* Gives back MOVE's new memory, or its surroundings if that is in place. */
 void hl_free_memory(struct hl_move *move);
 
 #endif

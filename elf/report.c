@@ -344,14 +344,15 @@ void hl_report_small(const struct hl_context *context) {
 
 void hl_report_dropped(const struct hl_context *context, const char *path, enum hl_reason reason) {
     struct hl_line line;
+    if (context->config->options.verbose == 0 && !hl_is_strict(context))
+        return;
     reason = explain(reason);
     begin_line(&line, path);
     hl_add_text(&line, "text");
     add_reason(&line, reason);
     if (reason == HL_REASON_RESTRICTED || reason == HL_REASON_NO_DESCRIPTOR)
         add_remedy(&line, hl_reason_remedy(reason));
-    if (context->config->options.verbose >= 1 || hl_is_strict(context))
-        hl_write_line(context, &line);
+    hl_write_line(context, &line);
 }
 
 void hl_report_mistake(const struct hl_context *context, const char *variable, struct hl_string option,

@@ -6,6 +6,8 @@
 #include "line.h"
 #include "sys.h"
 
+#include <linux/mman.h>
+
 #define SECTIONS_MAX 512
 
 /* Section headers, and the first of their names. */
@@ -92,8 +94,8 @@ static const void *find_bytes(const struct hl_object *object, uint64_t address, 
 /* V8 moves its built-in functions with MREMAP_DONTUNMAP and goes on executing them in the old place: anonymous memory has zeros
    there, a file its pages again.  Nothing but the import shows this in every stripped V8; so many who only let their heap grow are
    taken for one.  The linker may have stored the name as the end of a longer one.  The dynamic linker may have
-   relocated DT_STRTAB in place, or not. */
-bool hl_moves_text(const struct hl_object *object) {
+   relocated DT_STRTAB in place, or not.  It has read few of the names, and a load of one on a bad block would be a SIGBUS. */
+bool hl_moves_text(const struct hl_object *object, uint64_t page_bytes) {
     static const char import[] = "mremap";
     uint64_t names = 0, bytes = 0, next = object->dynamic;
     const Elf64_Dyn *dynamic;
@@ -105,8 +107,11 @@ bool hl_moves_text(const struct hl_object *object) {
     const char *at = find_bytes(object, names, bytes);
     if (at == NULL)
         at = find_bytes(object, object->load_bias + names, bytes);
-    for (; at != NULL && bytes >= sizeof import; at++, bytes--)
+    uint64_t start = (uint64_t)(uintptr_t)at, page = hl_round_down(start, page_bytes);
+    if (at == NULL || hl_is_error(hl_madvise(page, start + bytes - page, MADV_POPULATE_READ)))
+        return true;
+    for (; bytes >= sizeof import; at++, bytes--)
         if (*at == 'm' && hl_same_bytes(at, import, sizeof import))
             return true;
-    return at == NULL;
+    return false;
 }

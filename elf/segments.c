@@ -6,14 +6,19 @@
    and round addresses without looking back. */
 #include "segments.h"
 #include "line.h"
+#include "mapping.h"
 #include "sys.h"
 
 /* A user address plus a huge page must not overflow; no machine's user addresses come near. */
 #define ADDRESS_LIMIT ((uint64_t)1 << 62)
 
+static long read_at(int file, void *to, size_t bytes, uint64_t at) {
+    return file == HL_OWN_MEMORY ? hl_read_memory(to, at, bytes) : hl_pread(file, to, bytes, at);
+}
+
 int hl_read_headers(struct hl_headers *headers, int file, uint64_t at) {
     const Elf64_Ehdr *elf = &headers->file;
-    long got = hl_pread(file, headers, sizeof *headers, at);
+    long got = read_at(file, headers, sizeof *headers, at);
     if (got < (long)sizeof *elf)
         return HL_REASON_NO_PROC;
     if (!hl_same_bytes((const char *)elf->e_ident, ELFMAG, SELFMAG) ||
@@ -22,7 +27,7 @@ int hl_read_headers(struct hl_headers *headers, int file, uint64_t at) {
     long bytes = (long)(elf->e_phnum * sizeof *headers->header);
     if (elf->e_phoff == sizeof *elf && got >= (long)sizeof *elf + bytes)
         return 0;
-    return hl_pread(file, headers->header, (size_t)bytes, at + elf->e_phoff) == bytes ? 0 : HL_REASON_NO_PROC;
+    return read_at(file, headers->header, (size_t)bytes, at + elf->e_phoff) == bytes ? 0 : HL_REASON_NO_PROC;
 }
 
 /* Whether SEGMENT begins in the page in which the one BEFORE it ends, and both have the same page of the file there. */

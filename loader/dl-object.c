@@ -151,7 +151,7 @@ void hl_open_memory(long *memory) {
 static int read_from_memory(struct hl_headers *headers, const struct link_map *map, long *memory) {
     hl_open_memory(memory);
     int result = read_at(headers, map, (int)*memory, map->l_addr);
-    uint64_t at = !hl_is_error(*memory) && result != 0 ? find_header(map) : 0;
+    uint64_t at = result != 0 ? find_header(map) : 0;
     return at != 0 ? read_at(headers, map, (int)*memory, at) : result;
 }
 

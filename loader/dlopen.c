@@ -78,12 +78,13 @@ static void report_dropped_objects(enum hl_reason reason) {
 
 /* Moves the selected ones of watch.first and the objects added after it. */
 static void move_objects(void *unused) {
-    long memory = -1;
+    long memory = watch.context.probed.status.filters == 0 ? HL_OWN_MEMORY
+                                                           : hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
     (void)unused;
     hl_use_room(&watch.context, hl_first_work, HL_FIRST_WORKS);
     for (const struct link_map *map = watch.first; map != NULL; map = map->l_next)
         hl_add_linked(&watch.context, map, NULL, &memory);
-    if (!hl_is_error(memory))
+    if (memory >= 0)
         hl_close((int)memory);
     if (hl_move_objects(&watch.context) != 0)
         HL_CALL(__NR_exit_group, 127, 0, 0, 0, 0, 0);

@@ -191,6 +191,12 @@ def test_no_smaps(pool, opened, backend, free):
     assert "/proc/self/pagemap" in files and "/proc/self/smaps" not in files, files
 
 
+def test_no_descriptor_of_the_memory(opened):
+    """A child that another thread forks meanwhile would have it, with all rights, for as long as it lives: only the start opens it."""
+    files, _ = opened("thp")
+    assert files.count("/proc/self/mem") == 1, files
+
+
 def test_smaps_once(opened):
     """A kernel before Linux 6.7: smaps is read once for each span."""
     files, told = opened("thp", "-einject=ioctl:error=ENOTTY")
@@ -252,15 +258,17 @@ def test_filter_that_came_after_start(workshop, later, pool):
 
 
 def test_data_beside_threads(library, later, thp, tmp_path):
-    """Writable data of objects that a program with threads opens stay, and preloading hugeld as the last object is no help."""
+    """Writable data of objects that a program with threads opens stay, and preloading hugeld as the last object is no help.  Data
+    that are zero are only advised."""
     source = tmp_path / "data.s"
-    source.write_text('.data\n.fill 1048576,8,7\n.section .note.GNU-stack,"",@progbits\n')
+    source.write_text('.data\n.fill 1048576,8,7\n.bss\n.skip 8388608\n.section .note.GNU-stack,"",@progbits\n')
     compile_c(source, tmp_path / "libdata.so", "-shared")
     script = ("import ctypes, threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); "
               f"ctypes.CDLL({str(tmp_path / 'libdata.so')!r})")
-    _, stderr = later(["/usr/bin/python3", "-c", script], "libdata*", "verbose=1,backend=thp,data=thp").communicate(timeout=helpers.PATIENCE)
-    assert stderr == ("hugeld: libdata.so: data stays: threads that could write to it are already running; preload hugeld as "
-                      "the last object, or use hugeld run --via=ldso\n")
+    _, stderr = later(["/usr/bin/python3", "-c", script], "libdata*", "verbose=2,backend=thp,data=thp,bss=thp").communicate(timeout=helpers.PATIENCE)
+    assert re.fullmatch(r"hugeld: libdata\.so: data stays: threads that could write to it are already running; preload hugeld as "
+                        r"the last object, or use hugeld run --via=ldso\n"
+                        r"hugeld: libdata\.so: bss \d pages thp \(advised\)\n", stderr), stderr
 
 
 def test_small_stack(workshop, library, empty_library, pool, thp):

@@ -116,6 +116,18 @@ def test_bad_block(surround, pool, way, kind, program, bad_blocks, how):
     runs_without_tail(surround, way, kind, copy, program)
 
 
+def test_bad_block_among_names(library, thp, builder, sum_program, bad_blocks):
+    """The dynamic linker reads few names of symbols; hugeld looks for mremap among them all."""
+    symbols = [f"{'n' * 99}{i:04}" for i in range(3000)]
+    source = "".join(f".globl {symbol}\n{symbol}:\n" for symbol in symbols) + '.section .note.GNU-stack,"",@progbits\n'
+    program = sum_program("nopie", builder.write("names.s", source), name="sum-names")
+    start = program.read_bytes().index(symbols[1500].encode()) & -helpers.PAGE
+    copy = bad_blocks(program, start, start + helpers.PAGE, "eio")
+    result = helpers.run([copy], helpers.preload(library, options="backend=thp,verbose=1"))
+    assert (result.returncode, result.stdout) == (3, helpers.run([program]).stdout), result
+    assert result.stderr.startswith("hugeld: sum-names: text stays: its file cannot be read to the end"), result
+
+
 @pytest.mark.parametrize("other", ["file", "place"])
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_not_what_the_executable_is(surround, pool, thp, sum_program, first, tmp_path, backend, other):

@@ -46,12 +46,13 @@ def check(outcome, moved, reason):
 
 
 @pytest.mark.parametrize("limit", ["as", "data"])
-def test_limit_beside_threads(program, compare, pool, thp, limit):
+@pytest.mark.parametrize("pages, backend", [(0, "thp"), (16, "hugetlb")])
+def test_limit_beside_threads(program, compare, pool, thp, limit, pages, backend):
     """A copy takes nothing of RLIMIT_AS or RLIMIT_DATA once it is in place; but before, a thread could miss what it takes."""
-    pool(0)
+    pool(pages)
     for more, moved in ((f"{limit}:40000000,", ()), ("", ALL)):
-        outcome = compare([program("nopie"), "check"], moved, f"fill,sbrk:8000,{more}threads:2", FIXED, options="verbose=1", backend="thp")
-        assert ("text stays: the huge page pool cannot serve it" in outcome.stderr) == (not moved), outcome.stderr
+        outcome = compare([program("nopie"), "check"], moved, f"fill,sbrk:8000,{more}threads:2", FIXED, options="verbose=1", backend=backend)
+        assert ("text stays: private copies count against its memory limit" in outcome.stderr) == (not moved), outcome.stderr
 
 
 @pytest.mark.parametrize("variant, prefix", [("nopie", FIXED), ("pie", ())])
