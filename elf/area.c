@@ -20,7 +20,7 @@ static int note_area(struct hl_area *area, long at, uint64_t bytes) {
     if (hl_is_error(at))
         return (int)at;
     area->start = (uint64_t)at;
-    area->end = (uint64_t)at + bytes;
+    area->end = area->left_start = area->left_end = (uint64_t)at + bytes;
     return 0;
 }
 
@@ -50,11 +50,7 @@ static void unmap(uint64_t start, uint64_t end) {
 }
 
 void hl_free_area(struct hl_area *area) {
-    if (area->left_start == area->left_end) {
-        unmap(area->start, area->end);
-    } else {
-        unmap(area->start, area->left_start);
-        unmap(area->left_end, area->end);
-    }
+    unmap(area->start, area->left_start);
+    unmap(area->left_end, area->end);
     hl_clear_area(area);
 }

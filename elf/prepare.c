@@ -450,11 +450,10 @@ static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum
         return HL_REASON_NO_MREMAP;
     if (wanted == HL_BACKEND_AUTO && fills_gaps(work, kind) && hl_check_address_limit() != 0)
         return HL_REASON_MEMORY_LIMIT;
-    /* A thread could miss what a copy takes before it is in place, on hugetlb as well. */
-    bool is_asked_for = wanted != HL_BACKEND_AUTO && wanted == context->config->options.backend;
-    int limit = is_asked_for || !context->probed.is_shared ? 0 : hl_check_resource_limits();
-    if (limit != 0)
-        return limit;
+    /* Threads could miss what a copy takes before it is in place, on hugetlb as well.  A backend that was asked for may take it. */
+    if ((wanted == HL_BACKEND_AUTO || wanted != context->config->options.backend) &&
+        context->probed.is_shared && hl_check_resource_limits() != 0)
+        return HL_REASON_MEMORY_LIMIT;
     if (wanted == HL_BACKEND_AUTO && kind == HL_TEXT && context->probed.status.is_traced)
         result = HL_REASON_DEBUGGER;
     else if (wanted != HL_BACKEND_THP)

@@ -93,8 +93,8 @@ static const void *find_bytes(const struct hl_object *object, uint64_t address, 
 
 /* V8 moves its built-in functions with MREMAP_DONTUNMAP and goes on executing them in the old place: anonymous memory has zeros
    there, a file its pages again.  Nothing but the import shows this in every stripped V8; so many who only let their heap grow are
-   taken for one.  The linker may have stored the name as the end of a longer one.  The dynamic linker may have
-   relocated DT_STRTAB in place, or not.  It has read few of the names, and a load of one on a bad block would be a SIGBUS. */
+   taken for one.  The linker may have stored the name as the end of a longer one.  The dynamic linker may have relocated DT_STRTAB
+   in place.  It has read few of the names, and a load of one on a bad block would be a SIGBUS. */
 bool hl_moves_text(const struct hl_object *object, uint64_t page_bytes) {
     static const char import[] = "mremap";
     uint64_t names = 0, bytes = 0, next = object->dynamic;

@@ -17,8 +17,7 @@ struct hl_headers {
 #define HL_OWN_MEMORY (-4096)
 
 /* Reads the ELF header at offset AT of the open FILE, and the program headers that it names.  FILE may be /proc/self/mem, or
-   HL_OWN_MEMORY if no filter can kill for process_vm_readv(2); AT is an address then.  0, HL_REASON_NO_PROC (they cannot be read)
-   or HL_REASON_MALFORMED. */
+   HL_OWN_MEMORY if no filter can kill for process_vm_readv(2); AT is an address then.  0, HL_REASON_NO_PROC or HL_REASON_MALFORMED. */
 int hl_read_headers(struct hl_headers *headers, int file, uint64_t at);
 
 /* Read.  Fills OBJECT (its strings and is_main are the caller's) from PHNUM program headers in this machine's byte order
