@@ -61,7 +61,7 @@ def test_until_narrow(targets, plain_output):
 def test_interrupted(targets, plain_output, attached, number):
     with attaching.running(targets["exec"], "doze") as target:
         if attached:
-            assert helpers.hugeld("attach", target.pid).returncode == 0
+            assert attaching.ask("attach", target.pid).returncode == 0
         bench = helpers.start(["env", f"--default-signal={number}",  # nohup ignores SIGHUP
                                helpers.HUGELD, "bench", "--pid", target.pid, "--toggle", "--seconds", 1,
                                "--metric", METRIC.format(target.pid)])
