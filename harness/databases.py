@@ -35,7 +35,7 @@ def make_mariadb(parent, name="mariadb"):
         pytest.skip("needs root and mariadbd with its client (mariadb-server, mariadb-client)")
     folder = make_folder(parent, name, user_or_skip("mysql"))
     result = helpers.run(["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={folder}/data",
-                          "--auth-root-authentication-method=socket", "--skip-test-db"], timeout=120)
+                          "--auth-root-authentication-method=socket", "--skip-test-db"])
     assert result.returncode == 0, result.stdout + result.stderr
     return folder, [shutil.which("mariadbd"), "--no-defaults", "--user=mysql", f"--datadir={folder}/data",
                     f"--socket={folder}/socket", f"--pid-file={folder}/pid", "--skip-networking",
@@ -49,8 +49,7 @@ def make_postgres(parent, name="postgres"):
         pytest.skip("needs root and postgres (postgresql)")
     binaries = os.path.dirname(found[-1])
     folder = make_folder(parent, name, user_or_skip("postgres"))
-    result = helpers.run([*AS_POSTGRES, f"{binaries}/initdb", "-A", "trust", "-N", "-D", folder / "data"], timeout=120,
-                         cwd=folder)
+    result = helpers.run([*AS_POSTGRES, f"{binaries}/initdb", "-A", "trust", "-N", "-D", folder / "data"], cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     argv = [*AS_POSTGRES, f"{binaries}/postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses=", "-c",
             "shared_buffers=16MB", "-c", "huge_pages=off", "-c", "fsync=off"]

@@ -139,7 +139,8 @@ class Machine:
         (self.root / "cgroup.procs").write_text(str(os.getpid()))
         self.server.kill()
         self.server.wait()
-        remove_group(self.group)
+        with contextlib.suppress(FileNotFoundError):  # another run that begins removes empty groups, too
+            remove_group(self.group)
         folder = os.getcwd()
         is_outside = ctypes.CDLL(None).setns(self.outside, CLONE_NEWNS) == 0  # not with threads that share the current folder
         os.chdir(folder)

@@ -30,7 +30,7 @@ class Drawing(html.parser.HTMLParser):
         self.text, self.shapes, self.hidden = "", [], False
         browser = shutil.which("chromium") or pytest.skip("chromium is not installed")
         shown = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/browser", "--dump-dom",
-                                report.as_uri()], capture_output=True, text=True, timeout=120, check=True, env={**os.environ, "HOME": str(folder)})
+                                report.as_uri()], capture_output=True, text=True, timeout=helpers.PATIENCE, check=True, env={**os.environ, "HOME": str(folder)})
         self.feed(shown.stdout)
         assert "<h1>" in shown.stdout, shown.stderr
 

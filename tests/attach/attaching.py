@@ -85,20 +85,30 @@ def running(path, mode, threads=0, prefix=(), **options):
     process = helpers.start([*prefix, path, mode, threads], stdin=subprocess.PIPE, **options)
     try:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
+        if mode == "futex":
+            wait_in_call(process.pid)
         yield Target(process, path)
     finally:
         helpers.end_process(process)
 
 
-def ask(command, *arguments, moment="did not stop within|did not run for|sleep in (a )?system call", **options):
-    """`hugeld COMMAND`, again where memory lies in pieces, or for a reason of the MOMENT: a thread was late, or in the wrong call."""
+MOMENT = "did not stop within|did not run for|sleep in (a )?system call"
+
+
+def again(run, moment=MOMENT):
+    """RUN(), again where memory lies in pieces, or for a reason of the MOMENT: a thread was late, or in the wrong call."""
     for _ in range(10):
-        result = helpers.hugeld(command, *arguments, **options)
+        result = run()
         if SMALL_PAGES in result.stderr:
             compact_memory()
         elif not re.search(moment, result.stderr):
             break
     return result
+
+
+def ask(command, *arguments, moment=MOMENT, **options):
+    """`hugeld COMMAND`, so."""
+    return again(lambda: helpers.hugeld(command, *arguments, **options), moment)
 
 
 def call_of(pid):

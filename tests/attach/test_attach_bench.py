@@ -18,7 +18,7 @@ METRIC = "awk '{{printf \"%d\", $1 / 10000}}' /proc/{}/schedstat"  # processor t
 def test_toggle(targets, plain_output):
     with attaching.running(targets["exec"], "doze") as target:
         arguments = ["--pid", target.pid, "--toggle", "-n", 6, "--seconds", 1, "--metric", METRIC.format(target.pid)]
-        answer = helpers.hugeld("bench", "--json", *arguments, timeout=120)
+        answer = helpers.hugeld("bench", "--json", *arguments)
         assert answer.returncode in (0, 1), answer.stderr
         assert answer.stdout, answer.stderr
         found = helpers.json.loads(answer.stdout)
@@ -61,7 +61,7 @@ def test_until_narrow(targets, plain_output):
 def test_interrupted(targets, plain_output, attached, number):
     with attaching.running(targets["exec"], "doze") as target:
         if attached:
-            assert helpers.hugeld("attach", target.pid).returncode == 0
+            assert attaching.ask("attach", target.pid).returncode == 0
         bench = helpers.start(["env", f"--default-signal={number}",  # nohup ignores SIGHUP
                                helpers.HUGELD, "bench", "--pid", target.pid, "--toggle", "--seconds", 1,
                                "--metric", METRIC.format(target.pid)])
@@ -69,7 +69,7 @@ def test_interrupted(targets, plain_output, attached, number):
             state = target.huge_bytes() > 0
             helpers.wait_until(lambda: (target.huge_bytes() > 0) != state or time.sleep(0.1), what="a change")
             bench.send_signal(number)
-            assert bench.wait(timeout=120) == 1
+            assert bench.wait(timeout=helpers.PATIENCE) == 1
         finally:
             helpers.end_process(bench)
         assert (target.huge_bytes() > 0) == attached

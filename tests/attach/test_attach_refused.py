@@ -25,7 +25,7 @@ PR_SET_THP_DISABLE = 41
 def refused(target, reason, *prefix, command="attach", words=()):
     """Attaching to TARGET gives REASON, and changes nothing.  All reasons: its own, and those of its objects."""
     before = target.layout()
-    result = helpers.run([*prefix, helpers.HUGELD, command, "--json", *words, target.pid])
+    result = attaching.again(lambda: helpers.run([*prefix, helpers.HUGELD, command, "--json", *words, target.pid]), "did not stop within")
     assert result.returncode == 1, result.stdout
     (process,) = json.loads(result.stdout)["processes"]
     found = [process["reason"], *(o["reason"] for o in process["objects"])]
@@ -91,7 +91,7 @@ def test_differs(targets, plain_output, tmp_path):
     with attaching.running(targets["exec"], "futex", 1) as target:
         assert attaching.ask("attach", target.pid).returncode == 0
         before = target.layout()
-        result = helpers.run([helpers.COMMAND, "detach", target.pid], env=helpers.environment(LD_PRELOAD=preload))
+        result = attaching.again(lambda: helpers.run([helpers.COMMAND, "detach", target.pid], env=helpers.environment(LD_PRELOAD=preload)))
         helpers.one_line(result, 1, "text stays: its text in memory differs from its file")
         assert target.layout() == before
         assert attaching.ask("detach", target.pid).returncode == 0 and target.huge_bytes() == 0
@@ -219,7 +219,7 @@ def test_protection_key(targets, plain_output, tmp_path, root):
             tell(3)
             refused(target, "attach-flags", *prefix, command=command)
             tell(0)
-            assert helpers.run([*prefix, helpers.HUGELD, command, target.pid]).returncode == 0
+            assert attaching.again(lambda: helpers.run([*prefix, helpers.HUGELD, command, target.pid])).returncode == 0
         assert target.huge_bytes() == 0 and target.finish() == plain_output
 
 
@@ -279,13 +279,13 @@ def test_as_a_user(for_nobody, targets, plain_output, root):
     hugeld = for_nobody / "hugeld"
     with attaching.running(targets["exec"], "futex", 1, prefix=NOBODY) as target:
         for command in ("attach", "detach"):
-            result = helpers.run([*NOBODY, hugeld, command, target.pid])
+            result = attaching.again(lambda: helpers.run([*NOBODY, hugeld, command, target.pid]))
             assert result.returncode == 0, result.stderr
         assert target.finish() == plain_output
     for mode, prefix, words in [("filtered", NOBODY, "only root can suspend"), ("privileged", NOBODY, "run hugeld as"), ("futex", (), "run hugeld as")]:
         with attaching.running(targets["exec"], mode, prefix=prefix) as target:
             attaching.wait_in_call(target.pid)
-            result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
+            result = attaching.again(lambda: helpers.run([*NOBODY, hugeld, "attach", target.pid]))
             assert result.returncode == 1 and words in result.stderr, result
             # Root suspends the filter, which would have killed it.
             assert attaching.ask("attach", target.pid).returncode == 0 and target.huge_bytes() >= 2 * helpers.HUGE
@@ -468,7 +468,7 @@ def test_executed_while_it_is_copied(targets, tmp_path):
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", preload, attaching.HERE / "other-text.c", "-ldl"], check=True)
     with attaching.running(targets["exec"], "futex") as target:
         before = target.layout()
-        result = helpers.run([helpers.COMMAND, "attach", target.pid], env=helpers.environment(LD_PRELOAD=preload))
+        result = attaching.again(lambda: helpers.run([helpers.COMMAND, "attach", target.pid], env=helpers.environment(LD_PRELOAD=preload)))
         assert result.returncode == 1 and "text stays: its text in memory differs from its file" in result.stderr, result
         assert target.layout() == before and target.huge_bytes() == 0
 

@@ -24,19 +24,15 @@ ARMED = attaching.ARMED
 STRIDE = 1 if "T_ATTACH" in os.environ else 3
 
 
-def step(steps, *words):
-    """The number that steps.c prints last, the exit status, and all output."""
-    result = helpers.run([steps, *words])
-    return int(result.stdout.splitlines()[-1]), result.returncode, result.stdout + result.stderr
-
-
-def insist(*words):
-    """step, again where it is refused for the moment: on a busy machine a thread that sleeps for 0.2 s has gone on."""
+def step(steps, how, nth, *words):
+    """The number that steps.c prints last, the exit status, and all output.  It begins anew where it was refused for the moment before it
+    came to the step NTH: on a busy machine a thread is late, or one that sleeps for 0.2 s has gone on."""
     for _ in range(10):
-        n, code, said = step(*words)
-        if code != 1 or "try again" not in said:
+        result = helpers.run([steps, how, nth, *words])
+        n, said = int(result.stdout.splitlines()[-1]), result.stdout + result.stderr
+        if result.returncode != 1 or n >= nth or "try again" not in said:
             break
-    return n, code, said
+    return n, result.returncode, said
 
 
 def leaked(before, after):
@@ -113,7 +109,6 @@ def stack_bytes(target):
 def test_killed_again_and_again(targets, steps, plain_output, command):
     """However often it is killed, there is one set of leftovers, which status names; a detach that has nothing else to do closes it."""
     with attaching.running(targets["exec"], "futex", 1) as target:
-        attaching.wait_in_call(target.pid)
         layout, descriptors, masks = target.layout(), target.descriptors(), target.masks()
         assert attaching.ask("attach", target.pid).returncode == 0
         stack = stack_bytes(target)
@@ -170,7 +165,7 @@ def fault(target_file, steps, command, nth, plain):
         if n < nth:
             os.kill(target.pid, signal.SIGSEGV)
         for again in "attach", "detach", "attach":
-            assert helpers.hugeld(again, target.pid).returncode == 0, nth
+            assert attaching.ask(again, target.pid).returncode == 0, nth
         assert target.huge_bytes() >= 2 * helpers.HUGE
         assert target.finish() == plain, nth
         return n, said
@@ -229,7 +224,7 @@ def test_signal_that_a_call_lets_through(targets, steps, plain_output, back):
     with attaching.running(targets["exec"], "pwait_eintr") as target:
         attaching.wait_in_call(target.pid)
         never, attach = 10**6, [helpers.HUGELD, "attach", target.pid]
-        n, code, said = insist(steps, "signal", never, target.pid, 0, *attach)
+        n, code, said = step(steps, "signal", never, target.pid, 0, *attach)
         assert code == 0 and n > 60, said
         assert attaching.ask("detach", target.pid).returncode == 0
         _, _, said = step(steps, "signal", n - back, target.pid, int(signal.SIGUSR1), *attach)
@@ -249,7 +244,7 @@ def test_another_program(targets, steps, tmp_path, back):
     os.mkfifo(fifo)
     with attaching.running(targets["exec"], "execs_beside", fifo) as target:
         attaching.wait_in_call(target.pid)
-        n, code, said = insist(steps, "run", 10**6, "", helpers.HUGELD, "attach", target.pid)
+        n, code, said = step(steps, "run", 10**6, "", helpers.HUGELD, "attach", target.pid)
         assert code == 0, said
         assert attaching.ask("detach", target.pid).returncode == 0
         script = EXECUTE.format(fifo=fifo, pid=target.pid)
@@ -276,7 +271,7 @@ def fail_calls(target_file, steps, command, plain, error):
             elif n >= nth and code == 1:  # what has moved back stays there, and the next one moves the rest
                 assert attaching.ask("detach", target.pid).returncode == 0 and target.huge_bytes() == 0, (nth, said)
             assert len(target.descriptors()) <= len(descriptors) + 1, (nth, said)
-            assert target.masks() == masks
+            helpers.wait_until(lambda: target.masks() == masks, what="the signal masks coming back")
             attaching.ask("attach", target.pid)  # the next one closes what could not be closed
             assert target.descriptors() == descriptors, (nth, said)
             assert target.finish() == plain, (nth, said)
@@ -298,7 +293,6 @@ def test_file_changes(targets, steps, plain_output, command):
     been written to."""
     program = targets["exec"]
     with attaching.running(program, "futex") as target:
-        attaching.wait_in_call(target.pid)
         if command == "detach":
             assert attaching.ask("attach", target.pid).returncode == 0
         before = target.huge_bytes()
@@ -306,7 +300,7 @@ def test_file_changes(targets, steps, plain_output, command):
         _, code, said = step(steps, "run", ARMED, change, helpers.HUGELD, command, target.pid)
         assert code == 1 and "its mappings do not match" in said, said
         assert target.huge_bytes() == before
-        assert helpers.hugeld(command, target.pid).returncode == 0
+        assert attaching.ask(command, target.pid).returncode == 0
         assert (target.huge_bytes() > 0) == (command == "attach")
         assert target.finish() == plain_output
 
@@ -354,7 +348,7 @@ def test_flags_that_come_late(targets, steps, plain_output, tmp_path, command, w
         _, code, said = step(steps, "run", ARMED, script(word), helpers.HUGELD, command, target.pid)
         assert code == 1 and sentence in said, said
         assert (target.huge_bytes() > 0) == (command == "detach")
-        assert sentence in helpers.hugeld(command, target.pid).stderr
+        assert sentence in attaching.ask(command, target.pid).stderr
         assert target.finish() == plain_output
 
 

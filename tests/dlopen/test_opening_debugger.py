@@ -26,7 +26,7 @@ def gdb():
 
     def run(arguments, commands, **options):
         words = [word for command in commands for word in ("-ex", command)]
-        return helpers.run(["gdb", "-q", "-batch", "-nx", *words, *arguments], timeout=90, **options).stdout
+        return helpers.run(["gdb", "-q", "-batch", "-nx", *words, *arguments], **options).stdout
 
     return run
 

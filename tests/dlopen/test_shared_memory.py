@@ -22,7 +22,7 @@ def opened(workshop, library, pool, thp, request):
         options = f"backend={request.param},segments=text+rodata,data=off,verbose=1"
         env = helpers.preload(library, patterns="libtable1*", options=options)
         argv = [workshop / "share", way, str(nth), *[workshop / "libtable1.so"] * OPENED]
-        result = helpers.run(argv, env=env, timeout=120)
+        result = helpers.run(argv, env=env)
         found = {name: int(number) for name, number in re.findall(r"(\w+) (\d+)", result.stdout)}
         assert result.returncode == 0 and found["status"] == 0, f"{result.stdout}{result.stderr}"
         return found, result.stderr

@@ -407,7 +407,7 @@ CALLS = [("mkdirat", 1), ("mount", 1), ("flock", 1), ("fallocate", 1), ("linkat"
 def test_killed_at_each_step(world, call, when):
     """The next apply does the rest, and what is there meanwhile is whole."""
     world.lists("mine", APP, second(world))
-    world.hugeld("apply", strace=["-e", f"inject={call}:signal=KILL:when={when}"])
+    assert world.hugeld("apply", strace=["-e", f"inject={call}:signal=KILL:when={when}"]).returncode not in (0, 1, 3)
     assert set(states(world).values()) <= {"fresh", "new"}
     assert world.hugeld("apply").returncode in (0, 1)  # a store that was about to be mounted counts as lost
     done(world.hugeld("apply"))
@@ -421,13 +421,13 @@ def test_killed_while_it_renews(world, call, when):
     done(world.hugeld("apply"))
     world.path(APP).write_bytes(world.path(APP).read_bytes())
     time.sleep(0.1)
-    world.hugeld("apply", strace=["-e", f"inject={call}:signal=KILL:when={when}"])
+    assert world.hugeld("apply", strace=["-e", f"inject={call}:signal=KILL:when={when}"]).returncode not in (0, 1, 3)
     assert set(states(world).values()) <= {"fresh", "changed"}
     done(world.hugeld("apply"))
     assert states(world) == {APP: "fresh"} and len(world.left()) == 1 and world.hugeld("list", "--check").returncode == 0
 
 
-@pytest.mark.parametrize("call, when", [("renameat", 1), ("renameat", 2), ("unlinkat", 1), ("unlinkat", 3), ("unlinkat", 5), ("utimensat", 1)])
+@pytest.mark.parametrize("call, when", [("renameat", 1), ("renameat", 2), ("unlinkat", 1), ("unlinkat", 3), ("unlinkat", 5)])
 def test_killed_while_it_prunes(world, call, when):
     """In the run that removes what was taken out: two more, and the store is what the list says, with nothing else in it."""
     world.lists("mine", APP)
@@ -437,7 +437,7 @@ def test_killed_while_it_prunes(world, call, when):
     done(world.hugeld("apply"))
     world.lists("mine", APP)
     done(world.hugeld("apply"))
-    world.hugeld("apply", strace=["-e", f"inject={call}:signal=KILL:when={when}"])
+    assert world.hugeld("apply", strace=["-e", f"inject={call}:signal=KILL:when={when}"]).returncode not in (0, 1, 3)
     assert states(world)[APP] == "fresh"
     for _ in range(2):
         done(world.hugeld("apply"))

@@ -342,7 +342,7 @@ def test_many_at_once(world):
         processes = [helpers.start(world.command(HUGELD, action, name)) for name in names]
         for process in processes:
             _, errors = process.communicate(timeout=helpers.PATIENCE)
-            assert process.returncode == 0 and (errors == "" or "waiting for process" in errors), errors
+            assert process.returncode == 0 and (errors == "" or "waiting for " in errors), errors
         lines = listed(world)
         assert lines[:2] == ["# mine", APP] and sorted(lines[2:]) == left
     assert world.path(LIST).stat().st_mode & 0o777 == 0o640
@@ -404,7 +404,7 @@ def test_reset_is_killed(world, strace, call):
     before = sorted(os.listdir(world.path("/run"))), mounts(world)
     world.enable(APP)
     kill = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when=1"]
-    world.run(HUGELD, "reset", strace=kill)
+    assert world.run(HUGELD, "reset", strace=kill).returncode not in (0, 1)
     world.path("/etc/hugeld/enabled.d/local.list").unlink()
     done(world.run(HUGELD, "reset"))
     left = sorted(set(os.listdir(world.path("/run"))) - {"hugeld"}), mounts(world)

@@ -5,6 +5,7 @@ lies agrees: in the program, in the kernel, and in the tools that look from outs
 import pathlib
 import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -106,17 +107,17 @@ def test_gdb(app, start):
 @pytest.mark.check_all(ci=True)
 def test_detach(app, start):
     """hugeld detach finds it, and puts it back on its own file, at an address that does not fit its image."""
-    process = helpers.start([*start(app), "doze", "500"], environment())
+    process = helpers.start([*start(app), "wait"], environment(), stdin=subprocess.PIPE)
     try:
         assert "at the exec stop" in process.stderr.readline()
         maps = pathlib.Path(f"/proc/{process.pid}/maps")
         huge = re.compile(rf"{app}: [1-9][0-9.]* % of the text on huge pages$", re.M)
         helpers.wait_until(lambda: huge.search(helpers.hugeld("status", process.pid).stdout), what="what hugeld status says")
-        detached = helpers.hugeld("detach", process.pid)
-        assert detached.returncode == 0 and "back on its own file" in detached.stdout, detached
+        helpers.wait_until(lambda: "back on its own file" in helpers.hugeld("detach", process.pid).stdout, what="detach")
         text = [line for line in maps.read_text().splitlines() if " r-xp " in line and line.endswith(f"/{app.name}")]
         assert text and all(line.endswith(str(app)) for line in text), text
         assert not any(is_image(line.split()[-1]) for line in maps.read_text().splitlines()), maps.read_text()
-        assert process.wait(timeout=helpers.PATIENCE) == 0
+        process.communicate(timeout=helpers.PATIENCE)
+        assert process.returncode == 0
     finally:
         helpers.end_process(process)

@@ -355,7 +355,7 @@ def test_killed_while_it_waits(program, meddle, shared_folder, image_store):
     hugeld.chmod(0o711)
     image_store.add(app)
     command = [hugeld, "run", "-o", f"verbose=1,store={image_store.folder}", "--", app]
-    result = helpers.run([*helpers.become(65534), "env", f"LD_PRELOAD={library}", "T_MEDDLE=permit", *command], timeout=20)
+    result = helpers.run([*helpers.become(65534), "env", f"LD_PRELOAD={library}", "T_MEDDLE=permit", *command])
     assert result.returncode == 3 and result.stderr.startswith(f"meddled\nhugeld: {app}: not at the exec stop: "), result
     for file in app, hugeld, library:
         file.unlink()

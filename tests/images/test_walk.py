@@ -15,6 +15,7 @@ import pytest
 import helpers
 from helpers import hugeld
 from hugepages import file_pages_stay
+from pagecache import on_small_pages
 from stores import make_images
 
 FILL = '__asm__(".text\\n.fill {} << 10, 1, 0x90\\n");\n#include <unistd.h>\nint main(void) {{ char c; return read(0, &c, 1) != 0; }}\n'
@@ -167,9 +168,9 @@ def with_library(place):
 
 
 @pytest.fixture
-def place(root):
-    """A folder that no other user can change."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="walk-", dir="/var/tmp"))
+def place(root, request):
+    """A folder that no other user can change, nor replace what root is to put in place."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="walk-", dir="/var/lib" if "[in place]" in request.node.name else "/var/tmp"))
     folder.chmod(0o755)
     with file_pages_stay():
         yield folder
@@ -187,8 +188,11 @@ def inspected(file, options):
 
 
 def put_in_place(file, store):
+    """From small pages, whatever the linker left in the page cache and however busy the machine's disks are."""
+    on_small_pages(file)
     os.utime(file, (1, 1))
-    result = make_images(store, file, way="in-place")
+    calm = 'for what in io memory; do mount --bind /dev/null /proc/pressure/$what; done; exec "$@"'
+    result = make_images(store, file, way="in-place", command=["unshare", "-m", "sh", "-c", calm, "sh", helpers.HUGELD])
     if "keeps files on small pages" in result.stderr:
         pytest.skip("this file system and kernel have no large folios")
     assert result.returncode == 0, result

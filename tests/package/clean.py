@@ -86,7 +86,7 @@ class Clean:
         self.packages = self.base.with_name(f"{suite}.packages")
         self.upper = folder / "upper"
 
-    def run(self, script, timeout=600, **variables):
+    def run(self, script, timeout=1800, **variables):
         """Runs the shell SCRIPT in it: returncode, stdout with stderr."""
         variables = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
                      "DEBIAN_FRONTEND": "noninteractive", helpers.MARK: helpers.MARK_VALUE, **variables}

@@ -47,7 +47,7 @@ def debian_packages(tmp_path_factory):
     copy_source(source)
     cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     env = helpers.environment(HUGELD_CACHE=cache, MAKEFLAGS=None, MAKELEVEL=None, DEB_BUILD_OPTIONS="parallel=2")
-    result = subprocess.run(["dpkg-buildpackage", "-b", "-uc"], cwd=source, env=env, timeout=1500, check=False, text=True,
+    result = subprocess.run(["dpkg-buildpackage", "-b", "-uc"], cwd=source, env=env, timeout=3600, check=False, text=True,
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert result.returncode == 0, result.stdout[-4000:]
     shutil.rmtree(source)

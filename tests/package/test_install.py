@@ -28,7 +28,7 @@ EXPECTED = {
 def make(folder, *arguments):
     env = helpers.environment(MAKEFLAGS=None, MAKELEVEL=None)
     return subprocess.run(["make", "-C", folder, *arguments], env=env, check=True, capture_output=True, text=True,
-                          timeout=300).stdout
+                          timeout=1500).stdout
 
 
 def files_below(folder):

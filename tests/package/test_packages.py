@@ -21,7 +21,7 @@ SYSTEM = "/lib64/ld-linux-x86-64.so.2"
 
 
 def dpkg_deb(*arguments):
-    subprocess.run(["dpkg-deb", *arguments], check=True, capture_output=True, timeout=120)
+    subprocess.run(["dpkg-deb", *arguments], check=True, capture_output=True, timeout=helpers.PATIENCE)
 
 
 def test_lintian(debian_packages):

@@ -71,7 +71,7 @@ def debug_file(named, tmp_path):
 
     def make(how):
         app, full, debug = tmp_path / "large", tmp_path / "whole", tmp_path / "names"
-        shutil.copy(named("large-id", "-no-pie", "-Wl,--build-id=sha1", filler=2080), full)
+        shutil.copy(named("large-id", "-no-pie", f"-Wl,--build-id=0x{helpers.MARK_VALUE.replace('-', '')}", filler=2080), full)
         run("objcopy", "--only-keep-debug", full, debug)
         run("strip", "-o", app, full)
         if how in ("debuglink", "sparse"):

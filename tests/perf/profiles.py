@@ -62,7 +62,7 @@ FRAME = re.compile(r"\s*[0-9a-f]+ (.*?) \((.*)\)$")
 def read(data):
     """The samples of DATA, recorded with a call graph, as `perf script` resolves them: lists of frames (name, object), innermost first."""
     env = dict(helpers.environment(), HOME=str(pathlib.Path(data).parent))
-    result = helpers.run(["perf", "script", "-i", data, "-F", "tid,ip,sym,dso", "--no-inline"], env, timeout=120)
+    result = helpers.run(["perf", "script", "-i", data, "-F", "tid,ip,sym,dso", "--no-inline"], env)
     assert result.returncode == 0, result.stderr
     samples = []
     for line in result.stdout.splitlines():

@@ -91,6 +91,7 @@ def text_and_rodata(pid):
 
 
 @pytest.mark.check_all
+@pytest.mark.xdist_group("pages")
 @pytest.mark.parametrize("backend", ["hugetlb", pytest.param("auto", marks=pytest.mark.check_all)])
 def test_two_hundred_at_once(builder, library, pause_library, pool, thp, expected, backend):
     """They start together against a pool that serves a third of them, and hold their pages until all have stopped."""

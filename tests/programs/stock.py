@@ -58,7 +58,7 @@ def digest(path):
 
 def said(process):
     """How PROCESS ends, and its standard output."""
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     process.told = stderr
     return f"exit {process.returncode}\n{stdout}"
 
@@ -77,7 +77,7 @@ class Page(threading.Event):
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 page.asked.set()
-                page.wait(timeout=120)
+                page.wait(timeout=helpers.PATIENCE)
                 self.send_response(200)
                 self.send_header("Content-Type", f"{kind}; charset=utf-8")
                 self.send_header("Content-Length", str(len(text.encode())))
@@ -108,7 +108,7 @@ def wait_for(process, condition, what):
         assert found or process.poll() is None, f"it has ended: {process.communicate()}"
         return found
 
-    return helpers.wait_until(look, 120, what)
+    return helpers.wait_until(look, helpers.PATIENCE, what)
 
 
 def make_gate(run):

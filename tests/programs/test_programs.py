@@ -20,7 +20,8 @@ import stock
 from proof import check_plans
 from smaps import read_smaps
 
-pytestmark = pytest.mark.check_all
+# In one worker, and not beside other tests that take hundreds of the real pool's pages: 1024 are there for all.
+pytestmark = [pytest.mark.check_all, pytest.mark.xdist_group("pages")]
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"

@@ -82,7 +82,7 @@ def server(argv, ready, end, **options):
         env=helpers.environment(), start_new_session=True, **options,
     )
     try:
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + helpers.PATIENCE
         while not ready():
             assert process.poll() is None, f"{argv} has ended: {process.returncode}"
             assert time.monotonic() < limit, f"{argv} does not answer"

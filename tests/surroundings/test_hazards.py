@@ -160,7 +160,7 @@ def use(argv, store, attaches=False):
                 told = helpers.hugeld("attach", process.pid).stderr
                 if SMALL_PAGES in told:
                     compact_memory()
-                elif not re.search("did not stop within|did not run for", told):  # on a busy machine
+                elif not re.search("did not stop within|did not run for|sleep in a system call", told):  # on a busy machine
                     break
             found = huge_text(process.pid)
         stdout, stderr = process.communicate(timeout=helpers.PATIENCE)

@@ -24,7 +24,7 @@ def survey(*arguments, seconds=1, prefix=(), command=helpers.HUGELD, **options):
     return json.loads(result.stdout)
 
 
-def look(path, *arguments, samples=200, seconds=(1, 3, 9, 27), **options):
+def look(path, *arguments, samples=200, seconds=(1, 3, 9, 27, 81), **options):
     """(the answer, and its row for PATH), from as long a window as it takes on a busy machine."""
     for window in seconds:
         answer = survey(*arguments, seconds=window, **options)

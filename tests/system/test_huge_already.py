@@ -8,7 +8,7 @@ import re
 import pytest
 
 import helpers
-from hugepages import free_pages
+from hugepages import free_pages, put_memory_together
 from smaps import parse_smaps, read_smaps
 
 REASON = "the page cache has it on huge pages already"
@@ -19,6 +19,7 @@ def on_huge_tmpfs(root, tmp_path):
     """on_huge_tmpfs(program): (a command prefix, the program's path) where a tmpfs of huge pages holds it."""
 
     def put(program):
+        put_memory_together()
         script = (f'mount -t tmpfs -o huge=always,size=64m none {tmp_path} && cp {program} {tmp_path}/ && '
                   'LD_PRELOAD=$T_PRELOAD exec "$@"')
         prefix = ["unshare", "--mount", "/bin/sh", "-c", script, "sh"]

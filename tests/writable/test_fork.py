@@ -24,7 +24,7 @@ def run_exhausted(library, pause_library, pool):
     def run(argv, options, prefix=()):
         pool(64)
         env = helpers.preload(library, pause_library, options=f"verbose=1,{options}")
-        return helpers.paused([*prefix, *argv], env, argv[0].name, 120)
+        return helpers.paused([*prefix, *argv], env, argv[0].name)
 
     return run
 
