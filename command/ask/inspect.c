@@ -466,7 +466,8 @@ static bool read_process(struct request *request) {
 int hl_inspect_files(int argc, char **argv) {
     static const struct hl_command command = {
         "inspect",
-        "Prints the plan: which ranges of FILE go to huge pages, and why the rest stays.\v"
+        "Prints the best way for FILE, and the plan of a private copy: which ranges move, and why the rest "
+        "stays.\v"
         "FILE is an ELF64 program or library, of any machine.  Nothing is moved and no privilege is needed.",
         command_flags, true};
     struct request request = {.process.folder = -1};
