@@ -229,7 +229,7 @@ static void print_verdict(const struct hl_verdict *verdict) {
         verdict->obstacle != HL_MOVED ? hl_explain_reason(verdict->obstacle, verdict->path) : NULL;
     if (verdict->now != HL_NOW_UNKNOWN)
         hl_print("  now: %s%s%s", now, obstacle != NULL ? ": " : "", obstacle != NULL ? obstacle : "");
-    if (verdict->now == HL_NOW_UNKNOWN && verdict->best != HL_WAY_NOTHING) {
+    if (verdict->now == HL_NOW_UNKNOWN && verdict->best != HL_WAY_NOTHING && !verdict->is_library) {
         char *why = hl_explain_reason(verdict->reason, verdict->path);
         hl_print("  started as it is: %s", why);
         free(why);
