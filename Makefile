@@ -220,7 +220,7 @@ check:
 
 # Another suite's linker is for the container of tests/programs.
 check-all:
-	@tools/install-packages build check ldso rfc suites real stress package programs
+	@tools/install-packages build check ldso rfc suites real package programs
 	@echo "== make check-all: about 25 minutes on 2 processors, once packages are installed"
 	@$(MAKE) -j2 all unit-tests
 	@glibc-patches/build -d $B/ldso

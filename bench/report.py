@@ -263,7 +263,7 @@ The same for alternatives to hugeld, each as its users would use it.""",
 }
 
 
-OTHERS = ("libhugetlbfs", "-again", "iodlr", "glibc-thp", "bolt", "cp")  # ways that are not hugeld's
+OTHERS = ("libhugetlbfs", "-again", "iodlr", "glibc-thp", "bolt")  # ways that are not hugeld's
 
 
 SLOWER_MAX = 5

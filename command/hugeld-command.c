@@ -65,9 +65,9 @@ static const char help[] =
     "  doctor                        test this machine, with a fix for each problem\n"
     "  perf-map PID                  name moved functions for perf\n"
     "\n"
-    "'hugeld help COMMAND' says more.  Exit status: 0 done, 1 the answer is no, 2 wrong\n"
-    "use, 3 something is pending; run: the program's, 126 it cannot be run, 127 it\n"
-    "was not found.";
+    "'hugeld help COMMAND' says more.  Exit status: 0 done, 1 the answer is no, 2\n"
+    "wrong use, 3 something is pending; run: the program's, 126 it cannot be run, 127\n"
+    "it was not found.";
 
 static const struct command *find_command(const char *name) {
     const struct command *near = &commands[0];

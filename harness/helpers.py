@@ -23,8 +23,8 @@ ALL_SEGMENTS = "segments=text+rodata"
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
-# Seconds, after which a process is said to hang, and after which a test stops waiting for an event: less than the minute
-# after which the service looks again by itself.  On a busy machine all takes ten times as long as on an idle one.
+# Seconds, after which a process is said to hang, and after which a test stops waiting for an event.  On a busy machine all takes ten
+# times as long as on an idle one.
 PATIENCE, SOON = 180, 50
 
 

@@ -176,7 +176,8 @@ static char *find_remedy(const struct hl_store_state *state, const struct hl_geo
     if (state->stale > 0)
         return hl_xasprintf("hugeld apply");
     if (state->free_bytes < geometry->huge_page_bytes)
-        return hl_xasprintf("disable files (hugeld disable), or set store_size in hugeld.conf");
+        return hl_xasprintf("disable files (hugeld disable)%s",
+                            state->is_system ? ", or set store_size in hugeld.conf" : "");
     return NULL;
 }
 

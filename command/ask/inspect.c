@@ -229,7 +229,7 @@ static void print_verdict(const struct hl_verdict *verdict) {
         verdict->obstacle != HL_MOVED ? hl_explain_reason(verdict->obstacle, verdict->path) : NULL;
     if (verdict->now != HL_NOW_UNKNOWN)
         hl_print("  now: %s%s%s", now, obstacle != NULL ? ": " : "", obstacle != NULL ? obstacle : "");
-    if (verdict->now == HL_NOW_UNKNOWN && verdict->best != HL_WAY_NOTHING) {
+    if (verdict->now == HL_NOW_UNKNOWN && verdict->best != HL_WAY_NOTHING && !verdict->is_library) {
         char *why = hl_explain_reason(verdict->reason, verdict->path);
         hl_print("  started as it is: %s", why);
         free(why);
@@ -466,7 +466,8 @@ static bool read_process(struct request *request) {
 int hl_inspect_files(int argc, char **argv) {
     static const struct hl_command command = {
         "inspect",
-        "Prints the plan: which ranges of FILE go to huge pages, and why the rest stays.\v"
+        "Prints the best way for FILE, and the plan of a private copy: which ranges move, and why the rest "
+        "stays.\v"
         "FILE is an ELF64 program or library, of any machine.  Nothing is moved and no privilege is needed.",
         command_flags, true};
     struct request request = {.process.folder = -1};

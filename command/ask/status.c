@@ -316,6 +316,8 @@ static enum hl_reason find_small_reason(const struct snapshot *snapshot, const s
     const struct hl_string names = {patterns, strlen(patterns)};
     bool named = hl_select_object(names, &tally->loaded->object) != HL_NOT_SELECTED;
     free(patterns);
+    if (named && verdict->best == HL_WAY_NOTHING)
+        return verdict->reason;
     return named ? HL_REASON_UNSAID : HL_REASON_NOT_NAMED;
 }
 
@@ -525,9 +527,10 @@ static void print_object(const struct snapshot *snapshot, const struct tally *ta
     print_small(snapshot, tally);
     if (tally->n_ranges == 0)
         return;
-    hl_print_fields(object, "    Private_Hugetlb {private_hugetlb_bytes:KiB}, Shared_Hugetlb "
-                            "{shared_hugetlb_bytes:KiB}, AnonHugePages {anon_huge_bytes:KiB}, FilePmdMapped "
-                            "{file_pmd_bytes:KiB}");
+    hl_print_fields(object,
+                    "    Private_Hugetlb {private_hugetlb_bytes:KiB}, Shared_Hugetlb "
+                    "{shared_hugetlb_bytes:KiB}, AnonHugePages {anon_huge_bytes:KiB}, FilePmdMapped and "
+                    "ShmemPmdMapped {file_pmd_bytes:KiB}");
     if (tally->image != NULL)
         hl_print_fields(
             object, tally->verdict.now == HL_NOW_COPIED

@@ -199,15 +199,21 @@ static bool check_store(struct job *job) {
            fail_for_now(job, "no-store", hl_xasprintf("there is no store in this container"));
 }
 
+/* The setting is for the machine's store alone. */
+static const char *find_room(const struct hl_store *store) {
+    return store->for_all ? "disable other files, or enlarge it: store_size in hugeld.conf"
+                          : "disable other files";
+}
+
 /* Before anything is written, since processes are killed if the memory is missing. */
 static bool check_space(struct job *job) {
     const struct hl_store *store = job->store;
-    const char *remedy = "disable other files, or enlarge it: store_size in hugeld.conf";
     uint64_t needed;
     if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
     if (needed > hl_store_free_bytes(store))
-        return fail_for_space(job, "store-full", "the store", needed, hl_store_free_bytes(store), remedy);
+        return fail_for_space(job, "store-full", "the store", needed, hl_store_free_bytes(store),
+                              find_room(store));
     int64_t there = (int64_t)hl_free_memory_bytes() - store->planned;
     if (there < 0 || needed > (uint64_t)there)
         return fail_for_space(job, "memory", "the machine or a memory limit", needed,
@@ -229,20 +235,17 @@ static bool make_folder(struct job *job) {
     unsigned marks = job->flags & (HL_ADD_ANY_DISK | HL_ADD_IN_PLACE);
     job->folder = hl_make_new_folder(job->store, marks);
     return job->folder >= 0 ||
-           fail_for_now(
-               job, "store",
-               hl_xasprintf("the store cannot be written to: %s; make it writable, or name another: --store",
-                            strerror(-job->folder)));
+           fail_for_now(job, "store",
+                        hl_xasprintf("the store cannot be written to: %s; make it writable, or name another: "
+                                     "hugeld apply --store=FOLDER",
+                                     strerror(-job->folder)));
 }
 
 static bool fail_to_write(struct job *job, int result) {
     if (result > 0)
         return refuse(job, (enum hl_reason)result);
     if (result == -ENOSPC || result == -EDQUOT)
-        return fail_for_now(
-            job, "store-full",
-            hl_xasprintf("the store is full; disable other files, or enlarge it: store_size in "
-                         "hugeld.conf"));
+        return fail_for_now(job, "store-full", hl_xasprintf("the store is full; %s", find_room(job->store)));
     return fail_for_now(job, "store",
                         hl_xasprintf("its image cannot be written: %s; %s", strerror(-result),
                                      result == -EFBIG ? "raise the limit of files' sizes: ulimit -f"

@@ -210,7 +210,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
         return check_in_place(item);
     enum hl_elf_problem elf_problem = hl_open_elf_soon(&file, item->origin);
     if (elf_problem != HL_ELF_FINE)
-        return hl_xasprintf("the file %s", hl_elf_problem_sentence(elf_problem));
+        return hl_xasprintf("the file: %s", hl_elf_problem_sentence(elf_problem));
     /* In another PID namespace, the file system of the machine's / is unknown. */
     char *problem = hl_explain_unsteady(file.fd, (item->marks & HL_ADD_ANY_DISK) || !hl_is_outermost());
     if (problem == NULL && store->for_all)

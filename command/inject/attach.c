@@ -250,8 +250,8 @@ int hl_attach_processes(int argc, char **argv) {
     static const struct hl_command command = {
         "attach",
         "Puts the text of running programs onto huge pages; an experiment.\v"
-        "They are those of a copy, which processes of one call share if they can.  Exit status: 0 when all "
-        "of it is there, 1 when some is not.",
+        "It is a copy, which processes of one call share if they can.  Exit status: 0 when all of it is "
+        "there, 1 when some is not.",
         attach_flags, false};
     struct request request = {.name = "attach"};
     return run(&command, &request, argc, argv);

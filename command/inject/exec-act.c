@@ -312,7 +312,8 @@ static int restore_piece(const struct act *act, const struct hl_piece_of_text *p
 
 /* A profiler that was there from the start (perf record) hears of mmap and not of mremap.  So the image's first such page, where
    its symbols are, is mapped for the profiler to see; the second one, which has the headers that debuggers expect, is mapped
-   elsewhere and moved over it. */
+   elsewhere and moved over it.  If that place has a page table, because it shares 2 MiB with other mappings, mremap gives the new
+   place one, too, and the kernel then maps small pages there.  So it is a huge page's place, below the program, if that is free. */
 int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_tracee *thread, uint64_t distance,
                                int file) {
     const struct hl_piece_of_text *header = &plan->header;
@@ -321,7 +322,7 @@ int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_tracee
     long at, done;
     if (bytes == 0)
         return 0;
-    int result = hl_call(thread, &at, SYS_mmap, 0, bytes, prot, MAP_PRIVATE, number, header->offset);
+    int result = hl_call(thread, &at, SYS_mmap, to - bytes, bytes, prot, MAP_PRIVATE, number, header->offset);
     if (result == 0) {
         result = hl_call(thread, &done, SYS_mremap, (uint64_t)at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
                          to, 0);

@@ -443,7 +443,7 @@ static void print_applied(const struct hl_apply *apply, int code) {
                   {apply->removed, "removed"},          {apply->present, "as before"},
                   {apply->nothing, "without any gain"}, {apply->refused, "refused"},
                   {apply->pending, "pending"}};
-    char *line = hl_xasprintf("%s%" PRIu64 " huge page%s", apply->is_dry ? "dry run: " : "",
+    char *line = hl_xasprintf("%s%" PRIu64 " new huge page%s", apply->is_dry ? "dry run: " : "",
                               apply->huge_pages, hl_plural(apply->huge_pages));
     const char *before = "; files: ";
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
@@ -517,7 +517,8 @@ static bool write_metrics(const struct hl_apply *apply, const char *path) {
     int result = hl_write_metrics(path, list);
     if (result != 0)
         hl_warn("%s: the metrics cannot be written: %s", path,
-                result == -ELOOP ? "users other than root can change its folder" : strerror(-result));
+                result == -ELOOP ? "users other than root can change its folder; name a file elsewhere"
+                                 : strerror(-result));
     json_decref(list);
     return result == 0;
 }

@@ -150,7 +150,7 @@ static char *find_word(struct request *request, const char *name) {
         word = hl_quote_path(program, false);
     }
     if (!found && !is_gone && !is_glob)
-        hl_warn("%s: %s", name, strerror(error));
+        hl_warn("%s: %s; check the name", name, strerror(error));
     else if (word == NULL)
         hl_warn("%s: a list cannot name a path with such characters; rename the file", name);
     free(line);
@@ -451,7 +451,8 @@ static int change(int argc, char **argv, bool disables) {
         {"enable",
          "Keeps these files on huge pages from now on, after upgrades, too.\v"
          "It writes them to enabled.d/local.list and applies them at once.  FILEs behind a unit are those "
-         "that it executes; by itself it finds them.  Exit status: 0 done or unchanged, 1 failed, 3 pending.",
+         "that it executes; without any, they are looked for.  Exit status: 0 done or unchanged, 1 failed, 3 "
+         "pending.",
          enable_flags, false},
         {"disable",
          "Undoes enable.\v"

@@ -33,8 +33,8 @@ static void note_problem(struct hl_lists *lists, char *text) {
 
 static char *explain_open(const char *path, int error) {
     return hl_xasprintf("%s: %s%s", path,
-                        error == EPERM
-                            ? "other users can write it, so it is not used; chown it to its user, chmod go-w"
+                        error == EPERM ? "other users can write it, so it is not used; chown it to the user "
+                                         "whose list it is, and chmod go-w"
                         : error == EINVAL ? "it is not a regular file"
                         : error == EFBIG  ? "it has more than 1 MiB; write patterns instead of files"
                                           : "it cannot be read: ",

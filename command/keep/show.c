@@ -179,7 +179,7 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     bool is_known = hl_find_users(use, n, &left_out);
     for (size_t i = 0; i < n; i++) {
         apply->pending += strcmp(shown[i].state, "pending") == 0;
-        apply->failed |= strcmp(shown[i].state, "refused") == 0;
+        apply->failed |= strcmp(shown[i].state, "refused") == 0 || strcmp(shown[i].state, "broken") == 0;
         json_array_append_new(apply->files, make_file(&shown[i], is_known, geteuid() == 0 && left_out == 0));
     }
     json_t *list = json_pack(

@@ -24,14 +24,14 @@
 
 static const char *const sentences[HL_ELF_PROBLEMS] = {
     [HL_ELF_FINE] = "nothing is wrong",
-    [HL_ELF_SPECIAL] = "is no regular file; name a program or a library",
-    [HL_ELF_EMPTY] = "is empty; build or install it again",
-    [HL_ELF_SCRIPT] = "is a script; name the program that it runs",
-    [HL_ELF_OTHER] = "is no ELF file of this byte order that can be loaded; name a program or a library",
-    [HL_ELF_32_BIT] = "is a 32-bit file; only ELF64 can be planned",
-    [HL_ELF_TRUNCATED] = "is truncated: its headers name bytes past its end; build or install it again",
-    [HL_ELF_BROKEN] = "has a broken ELF header; check it with readelf -hlW",
-    [HL_ELF_NO_SEGMENTS] = "has no PT_LOAD segment; name a program or a library",
+    [HL_ELF_SPECIAL] = "it is no regular file; name a program or a library",
+    [HL_ELF_EMPTY] = "it is empty; build or install it again",
+    [HL_ELF_SCRIPT] = "it is a script; name the program that it runs",
+    [HL_ELF_OTHER] = "it is no ELF file of this byte order that can be loaded; name a program or a library",
+    [HL_ELF_32_BIT] = "it is a 32-bit file; only ELF64 can be planned",
+    [HL_ELF_TRUNCATED] = "it is truncated: its headers name bytes past its end; build or install it again",
+    [HL_ELF_BROKEN] = "it has a broken ELF header; check it with readelf -hlW",
+    [HL_ELF_NO_SEGMENTS] = "it has no PT_LOAD segment; name a program or a library",
 };
 
 const char *hl_elf_problem_sentence(enum hl_elf_problem problem) {
@@ -40,7 +40,7 @@ const char *hl_elf_problem_sentence(enum hl_elf_problem problem) {
     if (problem == HL_ELF_UNREADABLE && errno == EACCES)
         return "Permission denied; run hugeld as a user who may read it";
     if (problem == HL_ELF_UNREADABLE && errno == EREMOTE)
-        return HL_LOCAL_LIES;
+        return HL_LOCAL_PROBLEM;
     return problem == HL_ELF_UNREADABLE ? strerror(errno) : sentences[problem];
 }
 

@@ -55,7 +55,7 @@ bool hl_read_exactly(int file, uint64_t offset, void *to, size_t bytes);
 /* The path in FILE's PT_INTERP, an absolute one; NULL if there is none.  The caller frees it. */
 char *hl_read_interpreter(const struct hl_elf_file *file);
 
-/* "is a script; ...", static; for HL_ELF_UNREADABLE the sentence is that of errno. */
+/* "it is a script; ...", static; for HL_ELF_UNREADABLE the sentence is that of errno. */
 const char *hl_elf_problem_sentence(enum hl_elf_problem problem);
 
 /* The object that FILE becomes at LOAD_BIAS: hl_read_segments with its results, and the text relocations.

@@ -24,8 +24,7 @@ struct request {
 static const struct hl_flag command_flags[] = {
     {"seconds", 0, "S", "Watch for S seconds (10)", HL_SECONDS(struct request, seconds)},
     {"all-users", 0, NULL, "Processes of other users too", HL_SWITCH(struct request, all_users)},
-    {"program", 0, "PATH", "Only processes of this executable; may be repeated",
-     HL_LIST(struct request, names)},
+    {"program", 0, "PATH", "Only processes of this executable (repeatable)", HL_LIST(struct request, names)},
     {"pid", 0, "PID", "Only this process, with ten times as many samples", HL_PID(struct request, pid)},
     {"report", 0, "FILE.html", "Write a report", HL_STRING(struct request, report)},
     HL_NO_ARGUMENTS,

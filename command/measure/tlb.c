@@ -181,7 +181,7 @@ void hl_check_tlb(struct hl_tlb *tlb) {
 char *hl_describe_tlb(const struct hl_tlb *tlb) {
     static const char *const answers[] = {
         "whether huge pages reach the TLB could not be measured", "huge pages reach the TLB",
-        "this VM's host uses 4 KiB pages, so the TLB holds no more of a huge page",
+        "this VM's host uses 4 KiB pages, so an entry of the TLB holds no more than that",
         "huge pages do not reach the TLB"};
     if (tlb->reason != NULL)
         return hl_xasprintf("%s: %s", answers[HL_TLB_UNKNOWN], tlb->reason);

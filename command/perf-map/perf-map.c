@@ -31,11 +31,11 @@ struct request {
 };
 
 static const struct hl_flag command_flags[] = {
-    {"append", 'a', NULL, "Add to the map that is there (a JIT writes one too) instead of replacing it",
+    {"append", 'a', NULL, "Add to the map that is there, such as a JIT's, which is never replaced",
      HL_SWITCH(struct request, appends)},
     {"children", 'c', NULL, "Also for each child, and theirs, that has moved text",
      HL_SWITCH(struct request, children)},
-    {"demangle", 'd', NULL, "Write names of C++ and Rust as c++filt prints them",
+    {"demangle", 'd', NULL, "Write C++ and Rust names as c++filt prints them",
      HL_SWITCH(struct request, demangles)},
     {"output", 'O', "FILE", "Write the map to FILE (- for standard output)",
      HL_STRING(struct request, output)},

@@ -256,7 +256,7 @@ def test_library(place, builder, tmp_path):
 
 
 def test_mapped(place):
-    """No page of a file that a process maps is dropped, whether share add succeeds or not."""
+    """No page of a file that a process maps is dropped, whether hugeld enable succeeds or not."""
     with running(place) as process:
         result = place.hugeld("enable", "--way=in-place", BIG)
         if result.returncode == 0:  # a kernel that joins the pages

@@ -48,6 +48,7 @@ def test_preloads_only_for_what_is_shared(world, store, library):
     started = run(world, "-p", "main:libbig*", "-o", "verbose=1", "--", APP, prefix=plain)
     assert "there is no image of a library that is named" in started.stderr, started
     world.enable("--way=image", library)
+    assert "started" not in world.hugeld("inspect", library).stdout  # no program
     assert all(preloads(patterns, verbose)
                for patterns in ("main:libbig*", "main:large.so", library, "main:*") for verbose in (0, 1))
     assert not any(preloads(patterns) for patterns in ("main:libother*", "main:!libbig*:*", "/run/other/libother*"))

@@ -566,7 +566,7 @@ def test_check(world):
     [image] = world.list()
     assert world.hugeld("list", "--check").returncode == 0
     world.path(image["image"]).chmod(0o757)
-    assert world.list()[0]["state"] == "broken"
+    assert world.list()[0]["state"] == "broken" and world.hugeld("list").returncode == 1
     refused(world.hugeld("list", "--check"), "another user could write to it")
     assert world.hugeld("apply").returncode == 0 and world.hugeld("list", "--check").returncode == 0
     [image] = world.list()

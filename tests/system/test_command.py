@@ -459,6 +459,16 @@ def test_status_says_why_nothing_moved(builder, library, pause_library, pool, pa
     assert result.returncode == 1 and f"    now: on small pages: {words}\n" in result.stdout, result.stdout
 
 
+def test_status_of_a_small_program(library):
+    """It needs no other lines than hugeld's status."""
+    process = helpers.start(["sleep", "100"], helpers.preload(library))
+    try:
+        helpers.wait_until(lambda: helpers.state_of(process.pid) == "S")
+        assert "    now: on small pages: no whole huge page lies inside\n" in hugeld("status", process.pid).stdout
+    finally:
+        helpers.end_process(process)
+
+
 def ended_pid():
     process = subprocess.Popen(["true"])
     process.wait()
