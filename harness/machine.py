@@ -12,6 +12,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -57,8 +58,7 @@ def make_group(root):
     """A new group below ROOT whose limits hold for all groups below it, and the group below it for this process."""
     (root / "cgroup.subtree_control").write_text("+hugetlb")
     remove_old_groups(root)
-    group = root / f"{PREFIX}{os.getpid()}"
-    group.mkdir()
+    group = pathlib.Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))  # another PID namespace has the same PIDs
     (group / "cgroup.subtree_control").write_text("+hugetlb")
     (group / "main").mkdir()
     return group

@@ -141,7 +141,7 @@ def test_frozen(targets, plain_output, root):
     mount = next((pathlib.Path(m[1]) for m in mounts if m[2] == "cgroup2"), None)
     if mount is None:
         pytest.skip("no cgroup of version 2")
-    group = mount / f"hugeld-frozen-{os.getpid()}"
+    group = mount / f"hugeld-frozen-{helpers.MARK_VALUE}"
     try:
         group.mkdir()
     except OSError as error:
