@@ -67,7 +67,7 @@ class Target:
 def compile_target(folder, name, mibs, *flags):
     path = folder / name
     command = ["gcc", "-O2", f"-DMIBS={mibs}", f'-DCOUNT="{mibs * 1024}"', "-o", path, HERE / "target.c", *flags, "-pthread", "-lrt"]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=helpers.PATIENCE)
     on_small_pages(path)
     return path
 
@@ -148,7 +148,7 @@ def asking_again(argv):
 
     def ask():
         while not over.is_set() and (not said or said[-1].returncode == 0):
-            said.append(helpers.run(argv, timeout=300))
+            said.append(helpers.run(argv, timeout=helpers.PATIENCE))
 
     client = threading.Thread(target=ask)
     client.start()

@@ -46,7 +46,7 @@ def test_until_narrow(targets, plain_output):
     """Without -n, pairs are measured until the interval is narrow, or as many as it may take."""
     with attaching.running(targets["exec"], "doze") as target:
         answer = helpers.hugeld("bench", "--json", "--pid", target.pid, "--toggle", "--seconds", 0.1,
-                                "--metric", METRIC.format(target.pid), timeout=300)
+                                "--metric", METRIC.format(target.pid), timeout=helpers.PATIENCE)
         assert answer.stdout, answer.stderr
         found = helpers.json.loads(answer.stdout)
         ratio = found["ratio"]

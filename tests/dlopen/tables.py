@@ -11,7 +11,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 def compile_c(source, output, *arguments):
     subprocess.run(["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-o", output, source,
-                    *arguments], check=True, timeout=120)
+                    *arguments], check=True)
     on_small_pages(output)
     return output
 

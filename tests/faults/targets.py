@@ -41,7 +41,7 @@ class Targets:
             self.compile(folder / name, *arguments)
 
     def compile(self, output, *arguments):
-        subprocess.run(["gcc", "-std=gnu11", "-O2", "-o", output, *arguments], check=True, timeout=120)
+        subprocess.run(["gcc", "-std=gnu11", "-O2", "-o", output, *arguments], check=True, timeout=helpers.PATIENCE)
 
     def with_linker(self, ldso):
         """The same programs with LDSO as their dynamic linker."""

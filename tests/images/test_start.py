@@ -37,7 +37,7 @@ def trace(argv, tmp_path, *words, prefix=(), **variables):
     """The calls of libhugeld.so in ARGV, a line each."""
     log = tmp_path / "strace"
     settings = [f"-E{name}={value}" for name, value in variables.items()]
-    result = helpers.run([*prefix, "strace", "-y", "-o", log, *words, *settings, *argv], helpers.environment(), timeout=300)
+    result = helpers.run([*prefix, "strace", "-y", "-o", log, *words, *settings, *argv], helpers.environment(), timeout=helpers.PATIENCE)
     assert result.returncode < 126, result.stderr
     found = OURS.search(log.read_text())
     return found[0].splitlines() if found else []

@@ -28,7 +28,7 @@ def test_lintian(debian_packages):
     if not shutil.which("lintian"):
         pytest.skip("lintian is not installed")
     [changes] = debian_packages.glob("*.changes")
-    result = helpers.run(["lintian", "--allow-root", changes], timeout=300)
+    result = helpers.run(["lintian", "--allow-root", changes], timeout=helpers.PATIENCE)
     errors = [line for line in result.stdout.splitlines() if line.startswith("E:")]
     assert (result.returncode, errors) == (0, []), result.stderr
 

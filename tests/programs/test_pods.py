@@ -32,7 +32,7 @@ class Podman:
         self.env = helpers.environment(CONTAINERS_CONF=folder / "containers.conf")
 
     def call(self, *arguments):
-        return helpers.run([*self.words, *arguments], self.env, timeout=300)
+        return helpers.run([*self.words, *arguments], self.env, timeout=helpers.PATIENCE)
 
     def run(self, *arguments):
         result = self.call(*arguments)

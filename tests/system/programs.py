@@ -290,7 +290,7 @@ class Builder:
         if any("lld" in str(a) for a in arguments) and not shutil.which("ld.lld"):
             pytest.skip("ld.lld is not installed")
         command = [compiler, "-O1", "-g0", "-o", output, *arguments]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        result = subprocess.run(command, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
         on_small_pages(output)
         return output

@@ -19,7 +19,7 @@ def test_there_are_unit_tests():
 def test_unit(name):
     program = ROOT / "build" / "tests" / name
     assert program.exists(), f"{program} is not built: make unit-tests"
-    run = subprocess.run([program], capture_output=True, text=True, timeout=300, errors="replace")
+    run = subprocess.run([program], capture_output=True, text=True, timeout=600, errors="replace")
     assert run.returncode == 0, f"{name}: exit {run.returncode}\n{run.stdout}{run.stderr}"
     if "SKIPPED" in run.stdout + run.stderr:
         pytest.skip(run.stdout + run.stderr)

@@ -52,7 +52,7 @@ def pie_service(builder):
 
 
 def systemctl(*arguments):
-    return helpers.run(["systemctl", *arguments], timeout=120)
+    return helpers.run(["systemctl", *arguments], timeout=helpers.PATIENCE)
 
 
 class Unit:

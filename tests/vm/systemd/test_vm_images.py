@@ -185,7 +185,7 @@ def test_units(service):
         for unit in "hugeld.service", "hugeld-boot.service":
             assert helpers.hugeld("reset").returncode == 0 and not pathlib.Path("/run/hugeld").exists()
             for _ in range(3):
-                started = helpers.run(["systemctl", "start", unit], timeout=300)
+                started = helpers.run(["systemctl", "start", unit], timeout=helpers.PATIENCE)
                 assert started.returncode == 0, helpers.run(["journalctl", "-u", unit]).stdout
             image_of(program)
             [pages] = [f["huge_pages"] for s in helpers.hugeld_json("list")["stores"] for f in s["files"] if f["path"] == str(program)]
@@ -226,7 +226,7 @@ def test_trigger(program):
 def test_boot_where_the_store_is_locked(program):
     """The unit that others come after gives up by itself, before its timeout."""
     with locked_store():
-        assert helpers.run(["systemctl", "start", "hugeld-boot.service"], timeout=100).returncode != 0
+        assert helpers.run(["systemctl", "start", "hugeld-boot.service"], timeout=helpers.PATIENCE).returncode != 0
     assert (shown("hugeld-boot.service", "Result"), shown("hugeld-boot.service", "TimeoutStartUSec")) == ("exit-code", "20s")
     helpers.run(["systemctl", "reset-failed", "hugeld-boot.service"])
 

@@ -20,7 +20,7 @@ OWNED = "/var/lib/postgresql", "/etc/postgresql"
 
 
 def systemctl(*arguments):
-    return helpers.run(["systemctl", *arguments], timeout=300)
+    return helpers.run(["systemctl", *arguments], timeout=helpers.PATIENCE)
 
 
 def shown(unit, name):
