@@ -29,7 +29,7 @@ from image import DISK_SIGNATURE
 
 ACCELERATED_BEGIN_SECONDS = 30  # KVM may be there and useless
 BOOTS = 3  # a kernel panics now and then that patches itself while it is emulated, most often before it runs /init
-SILENT_SECONDS = 360  # more than a test takes, on a busy machine too
+SILENT_SECONDS = 900  # more than a test takes, on a busy machine too
 ASK_SECONDS = 20  # more than a guest sleeps
 
 stop = threading.Event()  # set: guests are killed, no more lines are printed
