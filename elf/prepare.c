@@ -132,18 +132,20 @@ static int map_hugetlb(struct hl_context *context, struct hl_move *move, const s
 static int map_thp(struct hl_context *context, const struct hl_object *object, struct hl_move *move,
                    const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
-    bool is_anonymous = !(span->flags & PF_X) || !hl_moves_text(object, context->config->geometry.page_bytes);
-    if (!is_anonymous && !open_memfd(context, move, bytes))
+    int moves = span->flags & PF_X ? hl_moves_text(object, context->config->geometry.page_bytes) : 0;
+    if (moves < 0)
+        return HL_REASON_SOURCE_UNREADABLE;
+    if (moves && !open_memfd(context, move, bytes))
         return HL_REASON_MOVES_TEXT;
     int prot = PROT_READ | PROT_WRITE;
-    if (hl_map_area(&move->area, bytes + huge, is_anonymous ? prot : PROT_NONE, MAP_NORESERVE) != 0)
+    if (hl_map_area(&move->area, bytes + huge, moves ? PROT_NONE : prot, MAP_NORESERVE) != 0)
         return HL_REASON_NO_MEMORY;
     if ((span->flags & PF_X) &&
         !may_execute_written(context, move->area.end - context->config->geometry.page_bytes))
         return HL_REASON_EXEC_DENIED;
     move->memory = hl_round_up(move->area.start, huge);
-    if (!is_anonymous && hl_is_error(hl_mmap(move->memory, bytes, prot,
-                                             MAP_SHARED | MAP_FIXED | MAP_NORESERVE, move->memfd, 0)))
+    if (moves && hl_is_error(hl_mmap(move->memory, bytes, prot, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                                     move->memfd, 0)))
         return HL_REASON_NO_MEMORY;
     if (hl_is_error(hl_madvise(move->memory, bytes, MADV_HUGEPAGE)))
         return HL_REASON_THP_UNAVAILABLE;

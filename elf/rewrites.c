@@ -95,7 +95,7 @@ static const void *find_bytes(const struct hl_object *object, uint64_t address, 
    there, a file its pages again.  Nothing but the import shows this in every stripped V8; so many who only let their heap grow are
    taken for one.  The linker may have stored the name as the end of a longer one.  The dynamic linker may have relocated DT_STRTAB
    in place.  It has read few of the names, and a load of one on a bad block would be a SIGBUS. */
-bool hl_moves_text(const struct hl_object *object, uint64_t page_bytes) {
+int hl_moves_text(const struct hl_object *object, uint64_t page_bytes) {
     static const char import[] = "mremap";
     uint64_t names = 0, bytes = 0, next = object->dynamic;
     const Elf64_Dyn *dynamic;
@@ -108,10 +108,9 @@ bool hl_moves_text(const struct hl_object *object, uint64_t page_bytes) {
     if (at == NULL)
         at = find_bytes(object, object->load_bias + names, bytes);
     uint64_t start = (uint64_t)(uintptr_t)at, page = hl_round_down(start, page_bytes);
-    if (at == NULL || hl_is_error(hl_madvise(page, start + bytes - page, MADV_POPULATE_READ)))
-        return true;
-    for (; bytes >= sizeof import; at++, bytes--)
+    long result = at == NULL ? 1 : hl_madvise(page, start + bytes - page, MADV_POPULATE_READ);
+    for (; result == 0 && bytes >= sizeof import; at++, bytes--)
         if (*at == 'm' && hl_same_bytes(at, import, sizeof import))
-            return true;
-    return false;
+            return 1;
+    return (int)result;
 }

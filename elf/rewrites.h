@@ -17,7 +17,8 @@ const struct hl_mark *hl_find_mark(int fd);
    leads to another one by now. */
 bool hl_rewrites_text(struct hl_context *context, struct hl_work *work);
 
-/* Whether OBJECT, which is mapped, may move its own text by mremap(2): it imports that function, or its names cannot be read. */
-bool hl_moves_text(const struct hl_object *object, uint64_t page_bytes);
+/* Whether OBJECT, which is mapped, may move its own text by mremap(2), since it imports that function: 0, 1 (also
+   if it names no place that has the names), or a negated errno: they cannot be read. */
+int hl_moves_text(const struct hl_object *object, uint64_t page_bytes);
 
 #endif

@@ -194,7 +194,7 @@ static bool moves_text(const char *names, uint64_t size, uint64_t bias, uint64_t
     memcpy(imports.names, names, strlen(names));
     imports.dyn[0].d_un.d_ptr = start + offsetof(struct imports, names) - bias;
     object.segment[0] = (struct hl_segment){.start = start, .file_end = end, .end = end, .flags = PF_R};
-    return hl_moves_text(&object, t_geometry.page_bytes);
+    return hl_moves_text(&object, t_geometry.page_bytes) > 0;
 }
 
 static void test_imports(void **state) {
