@@ -29,8 +29,8 @@ bool hl_is_linked_selected(const struct hl_context *context, struct hl_names *na
 void hl_open_memory(long *memory);
 
 /* Gives the object of MAP to the core, if it is selected; ld.so, the vdso and this object never.  EXECUTABLE as above.  Its
-   headers are read through *MEMORY, as in hl_open_memory, or HL_OWN_MEMORY.  Strings live until hl_end.  One thread at a time, on a stack that may be
-   small. */
+   headers are read through *MEMORY, as in hl_open_memory, or HL_OWN_MEMORY.  Strings live until hl_end.  One thread at a time, on a
+   stack that may be small. */
 void hl_add_linked(struct hl_context *context, const struct link_map *map, const char *executable,
                    long *memory);
 

@@ -235,10 +235,10 @@ static bool make_folder(struct job *job) {
     unsigned marks = job->flags & (HL_ADD_ANY_DISK | HL_ADD_IN_PLACE);
     job->folder = hl_make_new_folder(job->store, marks);
     return job->folder >= 0 ||
-           fail_for_now(job, "store",
-                        hl_xasprintf("the store cannot be written to: %s; make it writable, or name another: "
-                                     "hugeld apply --store=FOLDER",
-                                     strerror(-job->folder)));
+           fail_for_now(
+               job, "store",
+               hl_xasprintf("the store cannot be written to: %s; make it writable, or " HL_NAME_ANOTHER_STORE,
+                            strerror(-job->folder)));
 }
 
 static bool fail_to_write(struct job *job, int result) {

@@ -47,27 +47,26 @@ static void say_unusable(const char *path, int result) {
     bool is_own = lstat(path, &status) == 0 && status.st_uid == geteuid(), is_system = is_system_store(path);
     const char *why =
         result == -EACCES ? "not used as a store: it must be owned and writable by you alone, and readable; "
-                            "remove it, or name another: hugeld apply --store=FOLDER"
+                            "remove it, or " HL_NAME_ANOTHER_STORE
         : result == -EOVERFLOW && is_own
             ? "not used as a store: its owner, this user, stands for all that the user namespace does not "
               "map; run hugeld as another user"
         : result == -EOVERFLOW ? "not used as a store: it belongs to a user that this user namespace does "
-                                 "not map; name another: hugeld apply --store=FOLDER"
+                                 "not map; " HL_NAME_ANOTHER_STORE
         : result == -EOPNOTSUPP && is_system
             ? "another file system than tmpfs is mounted there, so pages cannot be huge; unmount it"
         : result == -EOPNOTSUPP
             ? "it does not lie on tmpfs, where pages can be huge; name a folder in XDG_RUNTIME_DIR, or let "
               "root mount a store: hugeld enable FILE"
-        : result == -ENOTDIR || result == -ELOOP ? "a store is a folder, and no symbolic link to one; remove "
-                                                   "it, or name another: hugeld apply --store=FOLDER"
+        : result == -ENOTDIR || result == -ELOOP
+            ? "a store is a folder, and no symbolic link to one; remove it, or " HL_NAME_ANOTHER_STORE
         : result == -ENOEXEC ? "it is mounted noexec, so no program can use its images; mount -o "
-                               "remount,exec its file system, or name another: hugeld apply --store=FOLDER"
+                               "remount,exec its file system, or " HL_NAME_ANOTHER_STORE
                              : NULL;
     if (why != NULL)
         hl_warn("%s: %s", path, why);
     else
-        hl_warn("%s: the store cannot be opened: %s; name another: hugeld apply --store=FOLDER", path,
-                strerror(-result));
+        hl_warn("%s: the store cannot be opened: %s; " HL_NAME_ANOTHER_STORE, path, strerror(-result));
 }
 
 /* Finds the device of the open folder, and whether it is for all users.  0; -ENOEXEC: no program can use its images; or another
@@ -241,15 +240,14 @@ static int lock_folder(struct hl_store *store) {
     int lock = hl_lock_path(store->folder, HL_LOCK_FILE, &hl_lock_clock);
     store->lock = lock < 0 ? -1 : lock;
     if (lock == -EACCES)
-        hl_warn("%s: only its owner can change this store; run hugeld as its owner, or name another: hugeld "
-                "apply --store=FOLDER",
-                store->path);
+        hl_warn(
+            "%s: only its owner can change this store; run hugeld as its owner, or " HL_NAME_ANOTHER_STORE,
+            store->path);
     else if (lock == -EWOULDBLOCK)
         hl_warn("%s: another process has been changing this store for ten seconds; try again later",
                 store->path);
     else if (lock < 0)
-        hl_warn("%s: the store cannot be locked: %s; make it writable, or name another: hugeld apply "
-                "--store=FOLDER",
+        hl_warn("%s: the store cannot be locked: %s; make it writable, or " HL_NAME_ANOTHER_STORE,
                 store->path, strerror(-lock));
     return lock < 0 ? lock : 0;
 }
@@ -304,8 +302,7 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size) {
         is_made = mkdir(path, is_system_store(path) ? 0755 : 0700) == 0;
         if (!is_made && errno != EEXIST) {
             int error = errno;
-            hl_warn("%s: the store cannot be made: %s; name another: hugeld apply --store=FOLDER", path,
-                    strerror(error));
+            hl_warn("%s: the store cannot be made: %s; " HL_NAME_ANOTHER_STORE, path, strerror(error));
             return -error;
         }
         result = open_and_lock(store, path, size, is_made, is_system_store(path));

@@ -26,6 +26,7 @@
 #define HL_IN_PLACE_MARK ".in-place"
 #define HL_DIGEST_LINK ".digest"
 #define HL_ORIGIN_LINK ".origin"
+#define HL_NAME_ANOTHER_STORE "name another: hugeld apply --store=FOLDER"
 
 struct hl_store {
     char *path;
