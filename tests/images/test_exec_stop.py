@@ -152,7 +152,7 @@ def test_small_stack(images, program, run, variant):
     assert codes[0] == 3 and codes[-1] != 3
 
 
-def check_on_huge_pages(images, app, image, variant):
+def on_huge_pages(images, app, image, variant):
     process = helpers.start([helpers.HUGELD, "run", "-o", f"store={images.folder}", "--", app, "wait"], stdin=subprocess.PIPE)
     try:
         while process.stdout.readline() != "waits\n":
@@ -173,21 +173,15 @@ def check_on_huge_pages(images, app, image, variant):
         helpers.end_process(process)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_on_huge_pages(images, program, variant):
-    app = program(variant)
-    check_on_huge_pages(images, app, images.add(app), variant)
-
-
-@pytest.mark.parametrize("variant", ["nopie", "pie"])
-def test_on_ordinary_tmpfs(images, program, variant):
-    """The same where the kernel aligns no mapping of a file: a user's store lies on a tmpfs without huge=always."""
+@pytest.mark.parametrize("variant, huge", [*((variant, "always") for variant in VARIANTS), ("nopie", "never"), ("pie", "never")])
+def test_on_huge_pages(images, program, variant, huge):
+    """Also where the kernel aligns no mapping of a file: a user's store lies on a tmpfs without huge=always."""
     app = program(variant)
     image = images.add(app)
     remount = 'mount -o "remount,huge=$2" "$1"'
     with helpers.at_end(remount, images.folder, "always"):
-        assert helpers.run(["sh", "-c", remount, "sh", images.folder, "never"]).returncode == 0
-        check_on_huge_pages(images, app, image, variant)
+        assert helpers.run(["sh", "-c", remount, "sh", images.folder, huge]).returncode == 0
+        on_huge_pages(images, app, image, variant)
 
 
 def programs_here():
