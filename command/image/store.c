@@ -209,12 +209,17 @@ static void resize(struct hl_store *store, const char *size) {
                                       store->path, size, strerror(-result));
 }
 
+/* On a file system that others use, too, half of the space is left to them. */
+static uint64_t blocks_of_others(const struct hl_store *store, const struct statvfs *fs) {
+    return is_mount(store->folder) == 1 ? 0 : fs->f_blocks / 2;
+}
+
 void hl_measure_store(const struct hl_store *store, uint64_t *bytes, uint64_t *used) {
     struct statvfs fs;
     *bytes = *used = 0;
     if (fstatvfs(store->folder, &fs) != 0)
         return;
-    *bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
+    *bytes = (fs.f_blocks - blocks_of_others(store, &fs)) * fs.f_frsize;
     *used = (uint64_t)(fs.f_blocks - fs.f_bfree) * fs.f_frsize;
 }
 
@@ -332,9 +337,8 @@ uint64_t hl_store_free_bytes(const struct hl_store *store) {
                            records + (store->planned > 0 ? (uint64_t)store->planned : 0));
     if (fstatvfs(store->folder, &fs) != 0 || fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
         return UINT64_MAX;
-    /* On a file system that others use, too, half of the space is left to them. */
-    uint64_t others = is_mount(store->folder) == 1 ? 0 : fs.f_blocks / 2;
-    int64_t space = (int64_t)(hl_subtract((uint64_t)fs.f_bavail, others) * fs.f_frsize) - store->planned;
+    uint64_t free_blocks = hl_subtract(fs.f_bavail, blocks_of_others(store, &fs));
+    int64_t space = (int64_t)(free_blocks * fs.f_frsize) - store->planned;
     return space > 0 ? hl_subtract((uint64_t)space, records) : 0;
 }
 

@@ -786,3 +786,4 @@ def test_half_of_a_shared_file_system_is_left(world):
     world.run("mount", "-t", "tmpfs", "-o", f"mode=0700,uid={USER},gid={USER},huge=always,size=24M", "none", f"/run/user/{USER}")
     pending(world.hugeld("enable", APP, user=USER), "the store has only")
     assert world.left(f"/run/user/{USER}/hugeld") == []
+    assert " KiB of 12288 KiB; 1 enabled\n" in world.hugeld("list", user=USER).stdout
