@@ -175,12 +175,11 @@ bool hl_is_just_executed(const struct hl_context *context, const struct hl_objec
 
 int hl_look_at_object(const struct hl_context *context, struct hl_work *work) {
     const struct hl_object *object = &work->object;
-    int result = 0;
-    if (!hl_holds_its_place(object) && work->maps.n == 0)
-        result = hl_read_maps(&work->maps, object->segment[0].first_page,
-                              object->segment[object->n_segments - 1].end_page,
-                              context->probed.status.filters == 0 && !hl_is_just_executed(context, object));
-    return result;
+    if (hl_holds_its_place(object) || work->maps.n > 0)
+        return 0;
+    return hl_read_maps(&work->maps, object->segment[0].first_page,
+                        object->segment[object->n_segments - 1].end_page,
+                        context->probed.status.filters == 0 && !hl_is_just_executed(context, object));
 }
 
 bool hl_needs_no_maps(const struct hl_context *context, const struct hl_object *object) {
