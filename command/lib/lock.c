@@ -23,7 +23,7 @@ bool hl_is_at(int file, int folder, const char *name) {
            a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* The process that has locked the open FILE; 0: it is not seen from here. */
+/* The process that has locked the open FILE; 0: it is in another PID namespace, or has just let go. */
 static pid_t find_lock_owner(int file) {
     struct stat lock;
     char *line = NULL;
@@ -62,7 +62,7 @@ static int lock_file(int file, const struct hl_lock_clock *clock) {
             if (owner != 0)
                 hl_note("waiting for process %d, which has the lock", owner);
             else
-                hl_note("waiting for a process that is not seen from here, which has the lock");
+                hl_note("waiting for another process, which has the lock");
             has_said = true;
         }
         clock->sleep_ms(PAUSE_MS);

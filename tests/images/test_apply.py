@@ -472,7 +472,7 @@ def test_room_for_the_records(world):
     assert 0 < records < 2 << 20 <= used.f_bavail * used.f_frsize + records
 
 
-@pytest.mark.parametrize("prefix, whom", [([], r"process \d+"), (["unshare", "-pf", "--mount-proc"], "a process that is not seen from here")])
+@pytest.mark.parametrize("prefix, whom", [([], r"process \d+"), (["unshare", "-pf", "--mount-proc"], "another process")])
 def test_waiting_names_the_other(world, prefix, whom):
     """Whoever waits says for which process, if it is in its PID namespace, and goes on as soon as that has ended, or after ten seconds
     changes nothing."""
