@@ -317,7 +317,9 @@ int hl_read_branch_protection_in(long file, uint64_t start, uint64_t end, int *e
             without++;
     }
     hl_close_smaps(&smaps);
-    *extra = with > 0 ? HL_PROT_BTI : 0;
+    *extra = 0;
+    if (with > 0)
+        *extra = HL_PROT_BTI;
     if (with + without == 0)
         return HL_REASON_NO_PROC;
     return with > 0 && without > 0 ? HL_REASON_MAPPING_CHANGED : 0;
