@@ -62,19 +62,19 @@ static void examine_store(struct hl_store_state *state, const char *path,
         return;
     struct stat status;
     struct statvfs fs;
+    uint64_t used;
     if (fstat(folder, &status) == 0)
         state->device = status.st_dev;
     read_mount(state, folder);
-    bool is_known = fstatvfs(folder, &fs) == 0;
-    state->noexec = is_known && (fs.f_flag & ST_NOEXEC) != 0;
-    is_known = is_known && fs.f_blocks != 0 && fs.f_blocks != (fsblkcnt_t)-1;
-    state->bytes = is_known ? (uint64_t)fs.f_blocks * fs.f_frsize : UINT64_MAX;
+    state->noexec = fstatvfs(folder, &fs) == 0 && (fs.f_flag & ST_NOEXEC) != 0;
     struct hl_store store = {.path = state->path,
                              .folder = folder,
                              .lock = -1,
                              .owner = owner,
                              .device = state->device,
                              .geometry = *geometry};
+    hl_measure_store(&store, &state->bytes, &used);
+    state->bytes = state->bytes > 0 ? state->bytes : UINT64_MAX;
     state->free_bytes = hl_store_free_bytes(&store);
     hl_read_items_of(&store, NULL, &items, &n);
     for (size_t i = 0; i < n; i++) {

@@ -217,7 +217,7 @@ static uint64_t blocks_of_others(const struct hl_store *store, const struct stat
 void hl_measure_store(const struct hl_store *store, uint64_t *bytes, uint64_t *used) {
     struct statvfs fs;
     *bytes = *used = 0;
-    if (fstatvfs(store->folder, &fs) != 0)
+    if (fstatvfs(store->folder, &fs) != 0 || fs.f_blocks == (fsblkcnt_t)-1)
         return;
     *bytes = (fs.f_blocks - blocks_of_others(store, &fs)) * fs.f_frsize;
     *used = (uint64_t)(fs.f_blocks - fs.f_bfree) * fs.f_frsize;

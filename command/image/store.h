@@ -50,7 +50,8 @@ uint64_t hl_store_bytes(const char *size);
 /* Whether the system's store was mounted, and something other than `hugeld reset` has unmounted it. */
 bool hl_is_store_lost(const char *path);
 
-/* How much the store's tmpfs may hold, which is half of one that others use, too, and how much it does; 0: unknown. */
+/* How much the store's tmpfs may hold, which is half of one that others use, too, and how much it does; 0: unknown,
+   or nothing limits it. */
 void hl_measure_store(const struct hl_store *store, uint64_t *bytes, uint64_t *used);
 
 /* The store that this user fills if none is named: root's is the system's, and every other user's lies in XDG_RUNTIME_DIR.  NULL if

@@ -787,3 +787,4 @@ def test_half_of_a_shared_file_system_is_left(world):
     pending(world.hugeld("enable", APP, user=USER), "the store has only")
     assert world.left(f"/run/user/{USER}/hugeld") == []
     assert " KiB of 12288 KiB; 1 enabled\n" in world.hugeld("list", user=USER).stdout
+    assert re.search(r"/run/user/.*, \d+ of 12 MiB free", world.hugeld("doctor", user=USER).stdout)
