@@ -31,7 +31,6 @@
 #define DEFAULT_SIZE "25%"
 #define KEY_BEGINS "0x"
 /* An empty folder where the system's store is mounted: it shows only when the store was unmounted. */
-#define MOUNTED_MARK ".mounted"
 
 /* Empty folders in the folder of an image. */
 static const struct {
@@ -109,8 +108,7 @@ void hl_close_store(struct hl_store *store) {
     store->path = store->problem = NULL;
 }
 
-/* Whether something is mounted at the open FOLDER: 1, 0, or a negated errno. */
-static int is_mount(int folder) {
+int hl_is_mount(int folder) {
     struct statx status;
     if (statx(folder, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) != 0)
         return -errno;
@@ -128,7 +126,7 @@ static int open_mount_point(struct hl_store *store, const char *path) {
         close(folder);
         return -EACCES;
     }
-    if (is_mount(folder) != 0) {
+    if (hl_is_mount(folder) != 0) {
         close(folder);
         return open_folder(store, path);
     }
@@ -138,7 +136,7 @@ static int open_mount_point(struct hl_store *store, const char *path) {
 }
 
 bool hl_is_store_lost(const char *path) {
-    char *mark = hl_xasprintf("%s/" MOUNTED_MARK, path);
+    char *mark = hl_xasprintf("%s/" HL_MOUNTED_MARK, path);
     bool is_lost = strcmp(path, HL_SYSTEM_STORE) == 0 && access(mark, F_OK) == 0;
     free(mark);
     return is_lost;
@@ -151,7 +149,7 @@ static int find_store(struct hl_store *store, const char *path) {
         return -ENOENT; /* the system's store was mounted at an ordinary folder, or will be */
     if (result != 0)
         return result;
-    bool is_bare = is_system_store(path) && is_mount(store->folder) == 0; /* the empty mount point */
+    bool is_bare = is_system_store(path) && hl_is_mount(store->folder) == 0; /* the empty mount point */
     result = is_bare ? -ENOENT : examine_folder(store);
     if (result != 0)
         hl_close_store(store);
@@ -211,7 +209,7 @@ static void resize(struct hl_store *store, const char *size) {
 
 /* On a file system that others use, too, half of the space is left to them. */
 static uint64_t blocks_of_others(const struct hl_store *store, const struct statvfs *fs) {
-    return is_mount(store->folder) == 1 ? 0 : fs->f_blocks / 2;
+    return hl_is_mount(store->folder) == 1 ? 0 : fs->f_blocks / 2;
 }
 
 void hl_measure_store(const struct hl_store *store, uint64_t *bytes, uint64_t *used) {
@@ -251,7 +249,7 @@ static int lock_folder(struct hl_store *store) {
     else if (lock == -EWOULDBLOCK)
         hl_warn("%s: another process has been changing this store for ten seconds; try again later",
                 store->path);
-    else if (lock < 0)
+    else if (lock < 0 && lock != -ENOENT)
         hl_warn("%s: the store cannot be locked: %s; make it writable, or " HL_NAME_ANOTHER_STORE,
                 store->path, strerror(-lock));
     return lock < 0 ? lock : 0;
@@ -272,17 +270,19 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
     if (result != 0)
         /* A tmpfs is mounted at an ordinary folder on a disk. */
         result = result == -EOPNOTSUPP && mounts ? open_mount_point(store, path) : result;
+    if (result == -ENOENT && faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+        return -ESTALE; /* hugeld reset has removed the folder meanwhile */
     if (result != 0) {
         say_unusable(path, result);
         return result;
     }
     result = lock_folder(store);
-    if (result == 0 && !hl_is_at(store->folder, AT_FDCWD, path))
-        result = -ESTALE; /* another process has mounted a store over the folder meanwhile */
-    if (result == 0 && mounts && is_mount(store->folder) == 0) {
+    if (result == -ENOENT || (result == 0 && !hl_is_at(store->folder, AT_FDCWD, path)))
+        result = -ESTALE; /* it was removed, or another process has mounted a store over it */
+    if (result == 0 && mounts && hl_is_mount(store->folder) == 0) {
         result = mount_tmpfs(store, size != NULL ? size : DEFAULT_SIZE);
         if (result == 0)
-            mkdirat(store->folder, MOUNTED_MARK, 0700);
+            mkdirat(store->folder, HL_MOUNTED_MARK, 0700);
         result = result == 0 ? -ESTALE : result;
     } else if (result == 0 && mounts && size != NULL) {
         resize(store, size);

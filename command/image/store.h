@@ -24,6 +24,7 @@
 #define HL_LOCK_FILE ".lock"
 #define HL_RECORDS_FILE ".records"
 #define HL_IN_PLACE_MARK ".in-place"
+#define HL_MOUNTED_MARK ".mounted" /* in the folder at which the system's store is mounted */
 #define HL_DIGEST_LINK ".digest"
 #define HL_ORIGIN_LINK ".origin"
 #define HL_NAME_ANOTHER_STORE "name another: hugeld apply --store=FOLDER"
@@ -43,6 +44,9 @@ struct hl_store {
     uint64_t
         bytes_if_made; /* how long it would be: for a dry run, where there is none (FOLDER is negative) */
 };
+
+/* Whether something is mounted at the open FOLDER, or was when it was opened: 1, 0, or a negated errno. */
+int hl_is_mount(int folder);
 
 /* The bytes of a store of SIZE, as mount(8) takes it; NULL: of the default size.  0: it is no size. */
 uint64_t hl_store_bytes(const char *size);
@@ -71,7 +75,8 @@ int hl_find_store(struct hl_store *store, const char *path);
    the SIZE as mount(8) takes it, NULL: of the default size, or as it is. */
 int hl_make_store(struct hl_store *store, const char *path, const char *size);
 
-/* Locks the open STORE, and waits ten seconds for that while another process changes it.  0, or a negated errno, which was reported. */
+/* Locks the open STORE, and waits ten seconds for that while another process changes it.  0; -ENOENT: its folder was removed meanwhile;
+   or another negated errno, which was reported. */
 int hl_lock_store(struct hl_store *store);
 void hl_close_store(struct hl_store *store);
 

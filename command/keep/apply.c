@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -319,11 +320,25 @@ static bool is_unmounted(const struct hl_store_item *item) {
     return result != 0 || sscanf(item->key, "0x%" SCNx64 "-", &device) != 1 || device != status.st_dev;
 }
 
-static void say_removed(struct hl_apply *apply, const struct hl_store_item *item, const char *why) {
+void hl_drop_pages(const char *path) {
+    struct hl_elf_file file;
+    if (hl_open_elf_soon(&file, path) != HL_ELF_FINE)
+        return;
+    posix_fadvise(file.fd, 0, 0, POSIX_FADV_DONTNEED);
+    hl_close_elf(&file);
+}
+
+/* Removes ITEM, also from the page cache if it was in place, and says WHY.  Whether it is removed. */
+static bool remove_unnamed(struct hl_apply *apply, const struct hl_store_item *item, const char *why) {
+    if (remove_item(apply, item) != 0)
+        return false;
+    if (item->is_in_place && !apply->is_dry)
+        hl_drop_pages(item->origin);
     apply->removed++;
     hl_hide_progress();
     note(apply, item->origin, NULL, "removed", name_way(item->is_in_place), item->huge_pages, NULL, why);
     hl_print("%s: %s, %s", item->origin, item->is_in_place ? "no longer in place" : "image removed", why);
+    return true;
 }
 
 static bool is_unnamed(const void *wanted, const char *origin) {
@@ -349,10 +364,7 @@ static void prune(struct hl_apply *apply) {
         record->is_in_place = items[i].is_in_place;
         hl_replace_text(&record->key, items[i].key);
         apply->records.changed = true;
-        if (goes && remove_item(apply, &items[i]) == 0) {
-            say_removed(apply, &items[i], "since no list names it");
-            record->is_gone = true;
-        }
+        record->is_gone = goes && remove_unnamed(apply, &items[i], "since no list names it");
     }
     /* Records without an item and without an entry. */
     for (size_t i = 0; i < apply->records.n && prunes; i++) {
@@ -363,31 +375,35 @@ static void prune(struct hl_apply *apply) {
     hl_free_store_items(items, n);
 }
 
-/* Drops the page cache of the file at PATH, except for what processes map: else the next start would be on its huge pages, and bench
-   would compare them with themselves. */
-static void drop_pages(const char *path) {
-    struct hl_elf_file file;
-    if (hl_open_elf_soon(&file, path) != HL_ELF_FINE)
-        return;
-    posix_fadvise(file.fd, 0, 0, POSIX_FADV_DONTNEED);
-    hl_close_elf(&file);
+struct removal {
+    const struct hl_wanted_files *wanted, *gone;
+    const struct hl_texts *patterns;
+};
+
+/* Whether the items of ORIGIN go.  A file that is no longer there is in no list of files; its path still matches. */
+static bool is_released(const void *removal_, const char *origin) {
+    const struct removal *removal = removal_;
+    bool is_gone = hl_find_wanted_file(removal->gone, origin) != NULL;
+    for (size_t i = 0; i < removal->patterns->n && !is_gone; i++)
+        is_gone = fnmatch(removal->patterns->text[i], origin, FNM_PATHNAME | FNM_LEADING_DIR) == 0;
+    return is_gone && hl_find_wanted_file(removal->wanted, origin) == NULL;
 }
 
-void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *gone) {
-    for (size_t i = 0; apply->has_store && i < gone->n; i++) {
-        struct hl_store_item *items;
-        size_t n;
-        if (hl_find_wanted_file(&apply->wanted, gone->file[i].path) != NULL)
-            continue;
-        apply->failed |= !hl_read_items_of(&apply->store, gone->file[i].path, &items, &n);
-        for (size_t j = 0; j < n; j++)
-            if (remove_item(apply, &items[j]) == 0) {
-                if (items[j].is_in_place && items[j].state == HL_ITEM_FRESH)
-                    drop_pages(items[j].origin);
-                say_removed(apply, &items[j], "since it was disabled");
-            }
-        hl_free_store_items(items, n);
-        hl_add_record(&apply->records, gone->file[i].path)->is_gone = apply->records.changed = true;
+void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *gone,
+                        const struct hl_texts *patterns, const char *why) {
+    const struct removal removal = {&apply->wanted, gone, patterns};
+    struct hl_store_item *items;
+    size_t n;
+    if (!apply->has_store)
+        return;
+    apply->failed |= !hl_list_store(&apply->store, is_released, &removal, &items, &n);
+    for (size_t i = 0; i < n; i++)
+        remove_unnamed(apply, &items[i], why);
+    hl_free_store_items(items, n);
+    for (size_t i = 0; i < apply->records.n; i++) {
+        struct hl_record *record = &apply->records.record[i];
+        if (is_released(&removal, record->path))
+            record->is_gone = apply->records.changed = true;
     }
 }
 

@@ -184,9 +184,14 @@ static bool change_list(struct request *request, const char *added, const char *
 
 /* --- enable --- */
 
-/* Applies the entry with the word TEXT alone; or if GONE is not NULL, removes at once the items of these files that no entry names any
-   more.  The exit code of that. */
-static int apply_entry(struct request *request, const char *text, const struct hl_wanted_files *gone,
+/* What goes with an entry, for hl_remove_unlisted. */
+struct release {
+    const struct hl_wanted_files *files;
+    const struct hl_texts *patterns;
+};
+
+/* Applies the entry with the word TEXT alone; or if GONE is not NULL, removes that at once.  The exit code of that. */
+static int apply_entry(struct request *request, const char *text, const struct release *gone,
                        json_t **files) {
     char *store = hl_default_store();
     struct hl_apply apply = {.retries = true, .configuration = request->configuration, .store_path = store};
@@ -195,7 +200,8 @@ static int apply_entry(struct request *request, const char *text, const struct h
     if (is_begun && gone != NULL) {
         apply.failed = false; /* which the caller says */
         hl_find_wanted(&apply.wanted, &apply.lists, NULL, apply.store.for_all);
-        hl_remove_unlisted(&apply, gone);
+        hl_remove_unlisted(&apply, gone->files, gone->patterns,
+                           request->disables ? "since it was disabled" : "since enabling it failed");
     } else if (is_begun) {
         apply.failed = apply.only == NULL; /* what other lists say wrong is no fault of this entry */
         if (apply.only != NULL)
@@ -229,6 +235,27 @@ static bool has_image(const json_t *files) {
     return has;
 }
 
+/* Takes the line for TEXT out of local.list, since enabling it failed, with all that was made for it.  BEFORE was the line for it, in
+   local.list if WAS_LOCAL; NULL: there was none. */
+static void take_back(struct request *request, const char *text, const char *before, bool was_local) {
+    struct hl_lists lists;
+    struct hl_wanted_files made;
+    json_t *removed = NULL, *again = NULL;
+    bool changed;
+    hl_read_lists(&lists, request->configuration, NULL);
+    const struct hl_entry *entry = find_entry(&lists, text);
+    hl_find_wanted(&made, &lists, entry, geteuid() == 0);
+    bool back = change_list(request, was_local ? before : NULL, was_local ? NULL : text, &changed);
+    if (back && entry != NULL)
+        apply_entry(request, text, &(struct release){&made, &entry->files}, &removed);
+    if (back && before != NULL) /* what the other way had removed */
+        apply_entry(request, text, NULL, &again);
+    json_decref(removed);
+    json_decref(again);
+    hl_free_wanted(&made);
+    hl_free_lists(&lists);
+}
+
 /* Enables the entry that LINE would be, whose first word is TEXT. */
 static void enable_line(struct request *request, const char *text, const char *line) {
     bool unmasked = false, added = false, back;
@@ -243,13 +270,8 @@ static void enable_line(struct request *request, const char *text, const char *l
         if (is_there || change_list(request, line, NULL, &added))
             code = apply_entry(request, text, NULL, &files);
     }
-    if (code == HL_EXIT_NO && added &&
-        change_list(request, is_local(source) ? before : NULL, is_local(source) ? NULL : text, &back) &&
-        before != NULL) {
-        json_t *again = NULL; /* what the other way had removed */
-        apply_entry(request, text, NULL, &again);
-        json_decref(again);
-    }
+    if (code == HL_EXIT_NO && added)
+        take_back(request, text, before, is_local(source));
     if (code == HL_EXIT_NO && unmasked)
         change_list(request, mask, NULL, &back);
     bool changed = (added || unmasked) && code != HL_EXIT_NO;
@@ -305,9 +327,11 @@ static void disable_word(struct request *request, const char *text) {
     }
     if (change_list(request, NULL, text, &removed)) {
         line = find_line(request, text, &source); /* of another list */
-        const struct hl_wanted_files one = {1, inside}, *goes = entry != NULL ? &gone : &one;
+        const struct hl_wanted_files one = {1, inside};
+        const struct hl_texts itself = {1, (char **)&text};
+        const struct release goes = {entry != NULL ? &gone : &one, entry != NULL ? &entry->files : &itself};
         if ((line == NULL && inside == NULL) || change_list(request, mask, NULL, &masked))
-            code = entry != NULL || inside != NULL ? apply_entry(request, text, goes, &files) : HL_EXIT_DONE;
+            code = entry != NULL || inside != NULL ? apply_entry(request, text, &goes, &files) : HL_EXIT_DONE;
     }
     for (size_t i = 0; i < lists.problems.n && files == NULL; i++) /* else apply_entry has said them */
         hl_warn("%s", lists.problems.text[i]);

@@ -40,8 +40,14 @@ bool hl_begin_apply(struct hl_apply *apply);
 /* Makes, renews and prunes. */
 void hl_apply_lists(struct hl_apply *apply);
 
-/* Removes at once the items of the files in GONE that no entry names any more. */
-void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *gone);
+/* Removes at once the items of the files in GONE, and of files that are no longer there and match PATTERNS, unless another entry names
+   them.  WHY ends the message: "since it was disabled". */
+void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *gone,
+                        const struct hl_texts *patterns, const char *why);
+
+/* Drops the page cache of the local file at PATH, except for what processes map: else the next start would be on its huge pages, and
+   bench would compare them with themselves. */
+void hl_drop_pages(const char *path);
 
 /* Writes the records, closes the store and frees everything but FILES and PROBLEMS.  The exit code. */
 int hl_end_apply(struct hl_apply *apply);

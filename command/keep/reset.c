@@ -4,6 +4,7 @@
 #include "command/inject/leftovers.h"
 #include "command/command.h"
 #include "command/lib/flags.h"
+#include "command/lib/lock.h"
 #include "command/lib/subprocess.h"
 #include "command/keep/keep.h"
 #include "command/lib/process.h"
@@ -16,7 +17,6 @@
 #include <unistd.h>
 
 #define MAPPED_MAX 65536
-#define MARK HL_SYSTEM_STORE "/.mounted"
 
 struct request {
     bool detaches;
@@ -60,8 +60,8 @@ static void note_mapping(void *look_, pid_t pid) {
         look->pid[look->n++] = pid;
 }
 
-/* Says what hugeld detach has moved, and why it could not move the rest. */
-static void detach(pid_t pid) {
+/* Says what hugeld detach has moved, and why it could not move the rest.  Whether it has moved all. */
+static bool detach(pid_t pid) {
     char *number = hl_xasprintf("%d", pid);
     const char *const argv[] = {"hugeld", "detach", number, NULL};
     struct hl_answer answer;
@@ -69,15 +69,18 @@ static void detach(pid_t pid) {
     if (hl_prints_text())
         printf("%s", answer.output); /* by hl_print */
     fprintf(stderr, "%s", answer.errors);
+    bool moved = answer.succeeded;
     hl_free_answer(&answer);
     free(number);
+    return moved;
 }
 
-/* Finds which processes still map images, and with --detach moves them back to their own files.  One that cannot be detached keeps its
-   pages until it ends. */
-static void find_mapping(const struct request *request, json_t *mapped) {
+/* Finds which processes still map images, and with --detach moves them back to their own files.  How many keep their pages until they
+   end. */
+static size_t find_mapping(const struct request *request, json_t *mapped) {
     struct look *look = hl_xmalloc(sizeof *look);
     struct stat store;
+    size_t kept = 0;
     char *path = hl_default_store();
     look->has_store = path != NULL && stat(path, &store) == 0;
     look->store = look->has_store ? store.st_dev : 0;
@@ -86,7 +89,7 @@ static void find_mapping(const struct request *request, json_t *mapped) {
     for (size_t i = 0; i < look->n; i++) {
         json_array_append_new(mapped, json_integer(look->pid[i]));
         if (request->detaches)
-            detach(look->pid[i]);
+            kept += !detach(look->pid[i]);
         else
             hl_print(
                 "process %d still maps huge pages of hugeld; it keeps them until it ends, or: hugeld reset "
@@ -94,69 +97,88 @@ static void find_mapping(const struct request *request, json_t *mapped) {
                 look->pid[i]);
     }
     free(look);
+    return request->detaches ? kept : json_array_size(mapped);
 }
 
-/* Removes every image of this user's store. */
-static bool remove_images(unsigned *removed) {
-    struct hl_store store;
-    struct hl_store_item *items = NULL;
-    size_t n = 0;
+/* Opens and locks this user's store.  While another process had the lock, it may have unmounted that store, and a third one may have
+   mounted a new one.  0; -ENOENT: there is none; or another negated errno, which was reported. */
+static int lock_store(struct hl_store *store) {
     char *path = hl_default_store();
-    int result = path != NULL ? hl_find_store(&store, path) : -ENOENT;
-    bool fine = result == 0 || result == -ENOENT;
-    if (result == 0) {
-        fine = hl_lock_store(&store) == 0 && hl_list_store(&store, NULL, NULL, &items, &n);
-        for (size_t i = 0; i < n && fine; i++) {
-            result = hl_remove_store_item(&store, items[i].key);
-            *removed += result == 0;
-            if (result != 0 && result != -ENOENT) {
-                hl_warn("%s: its image cannot be removed: %s; make the store writable", items[i].origin,
-                        strerror(-result));
-                fine = false;
-            }
-        }
-        hl_free_store_items(items, n);
-        if (fine)
-            unlinkat(store.folder, HL_RECORDS_FILE, 0);
-        hl_close_store(&store);
+    bool is_there = false;
+    int result = path != NULL ? 0 : -ENOENT;
+    while (result == 0 && !is_there) {
+        result = hl_find_store(store, path);
+        if (result != 0)
+            break;
+        result = hl_lock_store(store);
+        is_there = hl_is_at(store->folder, AT_FDCWD, path);
+        if (result != 0 || !is_there)
+            hl_close_store(store);
     }
     free(path);
+    return result;
+}
+
+/* Removes every image of the locked STORE, and what was tried. */
+static bool remove_images(const struct hl_store *store, unsigned *removed) {
+    struct hl_store_item *items = NULL;
+    size_t n = 0;
+    bool fine = hl_list_store(store, NULL, NULL, &items, &n);
+    for (size_t i = 0; i < n && fine; i++) {
+        int result = hl_remove_store_item(store, items[i].key);
+        if (result == 0 && items[i].is_in_place)
+            hl_drop_pages(items[i].origin);
+        *removed += result == 0;
+        if (result != 0 && result != -ENOENT) {
+            hl_warn("%s: its image cannot be removed: %s; make the store writable", items[i].origin,
+                    strerror(-result));
+            fine = false;
+        }
+    }
+    hl_free_store_items(items, n);
+    if (fine)
+        unlinkat(store->folder, HL_RECORDS_FILE, 0);
     return fine;
 }
 
-/* Another namespace may have the store mounted where this one sees an empty folder; removing the folder would remove that mount,
+/* Removes the folder of the system's store, unless another process mounts a new store there meanwhile, which has the folder's lock then.
+   Another namespace may have the store mounted where this one sees an empty folder; removing the folder would remove that mount,
    too. */
 static int remove_store_folder(bool was_unmounted) {
     int machine = open("/proc/1", O_PATH | O_DIRECTORY | O_CLOEXEC);
     bool is_seen = was_unmounted || (machine >= 0 && has_our_mounts(machine));
     if (machine >= 0)
         close(machine);
-    if (!is_seen)
-        return 0;
-    unlink(HL_SYSTEM_STORE "/.lock"); /* from before the mount */
-    rmdir(MARK);
-    return rmdir(HL_SYSTEM_STORE) == 0 || errno == ENOENT ? 0 : -errno;
+    int folder = is_seen ? open(HL_SYSTEM_STORE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+    if (folder < 0)
+        return !is_seen || errno == ENOENT ? 0 : -errno;
+    int lock = hl_is_mount(folder) == 0 ? hl_lock_path(folder, HL_LOCK_FILE, &hl_lock_clock) : -EBUSY;
+    int result = lock < 0 && lock != -EWOULDBLOCK && lock != -ENOENT ? lock : 0;
+    if (lock >= 0 && hl_is_at(folder, AT_FDCWD, HL_SYSTEM_STORE)) {
+        unlinkat(folder, HL_MOUNTED_MARK, AT_REMOVEDIR);
+        unlinkat(folder, HL_LOCK_FILE, 0);
+        result = rmdir(HL_SYSTEM_STORE) == 0 ? 0 : -errno;
+        if (faccessat(folder, HL_LOCK_FILE, F_OK, 0) == 0) /* of the next one, which has just begun */
+            result = 0;
+    }
+    if (lock >= 0)
+        close(lock);
+    close(folder);
+    return result == -EBUSY ? 0 : result;
 }
 
-/* Unmounts the system's store, which is empty by now.  A process that still maps an image keeps that. */
-static bool unmount_store(void) {
-    struct hl_store store;
-    int result = hl_find_store(&store, HL_SYSTEM_STORE);
-    bool was_there = result == 0, is_busy = false;
-    if (was_there)
-        hl_close_store(&store);
-    if (was_there && umount2(HL_SYSTEM_STORE, UMOUNT_NOFOLLOW) != 0) {
-        is_busy = errno == EBUSY;
-        result = is_busy && umount2(HL_SYSTEM_STORE, UMOUNT_NOFOLLOW | MNT_DETACH) == 0 ? 0 : -errno;
-    }
-    if (result == 0 || result == -ENOENT)
+/* Unmounts the system's store, which is empty and locked, so no process begins to fill it before it is out of reach.  WAS_THERE: there
+   was one.  KEPT processes map images, which they keep. */
+static bool unmount_store(bool was_there, size_t kept) {
+    int result = was_there && umount2(HL_SYSTEM_STORE, UMOUNT_NOFOLLOW | MNT_DETACH) != 0 ? -errno : 0;
+    if (result == 0)
         result = remove_store_folder(was_there);
     if (result != 0)
         hl_warn(HL_SYSTEM_STORE ": it cannot be unmounted and removed: %s", strerror(-result));
     else
         hl_print(HL_SYSTEM_STORE ": %s",
                  !was_there ? "there is no store"
-                 : is_busy  ? "unmounted; processes that run from its images keep these until they end"
+                 : kept > 0 ? "unmounted; processes that run from its images keep these until they end"
                             : "unmounted");
     return result == 0;
 }
@@ -166,10 +188,12 @@ static int reset(const struct request *request) {
     json_t *mapped = json_array();
     unsigned removed = 0;
     hl_ask_manager("stop", "hugeld.timer", "hugeld.service");
-    find_mapping(request, mapped);
-    bool fine = remove_images(&removed);
+    size_t kept = find_mapping(request, mapped);
+    struct hl_store store;
+    int found = lock_store(&store);
+    bool fine = found == 0 ? remove_images(&store, &removed) : found == -ENOENT;
     if (is_root && fine) {
-        fine = unmount_store();
+        fine = unmount_store(found == 0, kept);
         int result = hl_remove_tree(AT_FDCWD, HL_UNIT_LINKS, 1);
         if (result == -ENOTDIR && unlink(HL_UNIT_LINKS) == 0) /* a link, which is not followed */
             result = 0;
@@ -177,6 +201,8 @@ static int reset(const struct request *request) {
             hl_warn(HL_UNIT_LINKS ": it cannot be removed: %s", strerror(-result));
         fine &= result == 0 || result == -ENOENT;
     }
+    if (found == 0)
+        hl_close_store(&store);
     hl_print_answer(json_pack("{s:I, s:o}", "removed", (json_int_t)removed, "processes", mapped), !fine);
     return fine ? HL_EXIT_DONE : HL_EXIT_NO;
 }

@@ -93,6 +93,8 @@ def test_names(world):
     world.path("/run/link").symlink_to(APP)
     done(world.run(HUGELD, "enable", "/run/link"))
     assert listed(world) == [APP]
+    world.path("/run/programs/more").mkdir()
+    shutil.copy(os.path.realpath("/usr/bin/python3"), world.path("/run/programs/more/gone"))  # in a folder, only what has much text counts
     odd = "/run/programs/a[b]* c\\d "
     shutil.copy(world.path(APP), world.path(odd))
     done(world.run(HUGELD, "enable", odd))
@@ -100,7 +102,12 @@ def test_names(world):
     assert sorted(image["path"] for image in world.list()) == sorted([APP, odd])
     world.path(odd).unlink()
     done(world.run(HUGELD, "disable", odd))
-    assert listed(world) == [APP]
+    assert listed(world) == [APP] and [image["path"] for image in world.list()] == [APP]
+    done(world.run(HUGELD, "enable", "/run/programs/more"))
+    assert len(world.list()) == 2
+    world.path("/run/programs/more/gone").unlink()
+    done(world.run(HUGELD, "disable", "/run/programs/more"))
+    assert [image["path"] for image in world.list()] == [APP]
 
 
 def test_units(world):
@@ -110,6 +117,8 @@ def test_units(world):
     assert listed(world) == [f"large.service {APP}"] and len(world.left()) == 1
     done(world.run(*run, HUGELD, "disable", "large.service"))
     assert listed(world) == [] and world.left() == []
+    assert world.run(*run, HUGELD, "enable", "named.service", APP, "/run/none").returncode == 1
+    assert listed(world) == [] and world.left() == []  # what was made for its other file is gone, too
     done(world.run(*run, HUGELD, "enable", "named.service", APP))
     assert listed(world) == [f"named.service {APP}"]
     world.path("/run/programs/script").write_text("#!/usr/bin/perl\nexec 'something';\n")
@@ -387,6 +396,22 @@ def test_reset_where_the_store_is_not_seen(world):
     assert done(world.run("unshare", "-m", "sh", "-c", script)) == f"{SYSTEM}: there is no store\n{SYSTEM}\n"
     assert world.list() == [image] and world.hugeld("list", "--check").returncode == 0
     done(world.run(HUGELD, "reset"))
+
+
+def test_reset_beside_enable(world):
+    """reset has unmounted the store when another process makes a new one: that one keeps its lock and its images."""
+    world.enable(APP)
+    slow = ["strace", "-D", "-o", "/dev/null", "-e", "trace=umount2", "-e", "inject=umount2:delay_exit=3000000"]
+    reset = helpers.start(world.command(*slow, HUGELD, "reset"))
+    try:
+        helpers.wait_until(lambda: f" {SYSTEM} " not in mounts(world), what="reset")
+        world.hugeld("apply")  # which says that the store had been unmounted
+        [image], lock = world.list(), world.path(f"{SYSTEM}/.lock").stat()
+        assert image["state"] == "fresh" and reset.poll() is None
+        assert reset.communicate(timeout=helpers.PATIENCE) == (f"{SYSTEM}: unmounted\n", "") and reset.returncode == 0
+        assert world.list() == [image] and world.path(f"{SYSTEM}/.lock").stat().st_ino == lock.st_ino
+    finally:
+        helpers.end_process(reset)
 
 
 def test_reset_follows_no_link(world):

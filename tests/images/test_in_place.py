@@ -217,6 +217,17 @@ def test_run(pool, place):
         helpers.end_process(process)
 
 
+@pytest.mark.parametrize("how", ["reset", "list"])
+def test_given_back(place, how):
+    """reset gives the huge pages back, as does apply, once no list has named the file twice."""
+    add(place, BIG)
+    assert huge_bytes(place) > 0
+    place.path("/etc/hugeld/enabled.d/local.list").unlink()
+    for _ in range(2):
+        assert place.hugeld("reset" if how == "reset" else "apply").returncode == 0
+    assert huge_bytes(place) == 0
+
+
 def test_disabled(place):
     """What is in place needs no image with --children, and bench says why it measures nothing; disable gives the huge pages back."""
     add(place, BIG)
