@@ -324,7 +324,7 @@ const char *hl_explain_map_error(int result) {
         return "a folder has its name; remove it";
     case ENOSPC:
     case EDQUOT:
-        return "there is no room in /tmp; make some";
+        return "its file system is full; make room there";
     case EFBIG:
         return "it is larger than the limit for files; raise ulimit -f";
     case EROFS:

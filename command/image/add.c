@@ -212,7 +212,7 @@ static bool check_space(struct job *job) {
     if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
     if (needed > hl_store_free_bytes(store))
-        return fail_for_space(job, "store-full", "the store", needed, hl_store_free_bytes(store),
+        return fail_for_space(job, HL_STORE_FULL, "the store", needed, hl_store_free_bytes(store),
                               find_room(store));
     int64_t there = (int64_t)hl_free_memory_bytes() - store->planned;
     if (there < 0 || needed > (uint64_t)there)
@@ -245,7 +245,7 @@ static bool fail_to_write(struct job *job, int result) {
     if (result > 0)
         return refuse(job, (enum hl_reason)result);
     if (result == -ENOSPC || result == -EDQUOT)
-        return fail_for_now(job, "store-full", hl_xasprintf("the store is full; %s", find_room(job->store)));
+        return fail_for_now(job, HL_STORE_FULL, hl_xasprintf("the store is full; %s", find_room(job->store)));
     return fail_for_now(job, "store",
                         hl_xasprintf("its image cannot be written: %s; %s", strerror(-result),
                                      result == -EFBIG ? "raise the limit of files' sizes: ulimit -f"

@@ -202,6 +202,7 @@ static void resize(struct hl_store *store, const char *size) {
     char *data = hl_xasprintf("size=%s", size);
     int result = mount_at(store->folder, NULL, MS_REMOUNT, data);
     free(data);
+    store->is_larger = result == 0 && wanted > bytes;
     if (result != 0)
         store->problem = hl_xasprintf("%s: cannot resize to %s: %s; disable files first: hugeld disable",
                                       store->path, size, strerror(-result));

@@ -39,6 +39,7 @@ struct hl_store {
     dev_t device;
     struct hl_geometry geometry;
     struct hl_collapser *collapser; /* set by the caller who adds files without HL_ADD_IMAGE */
+    bool is_larger;                 /* hl_make_store: it has got more room */
     char *problem;   /* hl_make_store: it had been unmounted, or keeps its old size; NULL: neither */
     int64_t planned; /* bytes by which a dry run would have filled it */
     uint64_t
@@ -201,6 +202,7 @@ enum hl_share_result {
 };
 
 #define HL_OTHER_DISK "other-disk" /* the outcome's reason where only HL_ADD_ANY_DISK was missing */
+#define HL_STORE_FULL "store-full" /* where only room was missing */
 
 /* How to add. */
 enum {

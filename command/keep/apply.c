@@ -284,7 +284,8 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
         .uptime = (double)now.tv_sec,
         .is_same = strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way,
         .is_named = wanted->is_named,
-        .is_wanted = apply->retries || (apply->any_disk && strcmp(record->reason, HL_OTHER_DISK) == 0)};
+        .is_wanted = apply->retries || (apply->any_disk && strcmp(record->reason, HL_OTHER_DISK) == 0) ||
+                     (apply->store.is_larger && strcmp(record->reason, HL_STORE_FULL) == 0)};
     if (record->unnamed > 0)
         apply->records.changed = true;
     record->unnamed = 0;

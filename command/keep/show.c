@@ -165,6 +165,9 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
             shown[n++] = (struct shown){.path = items[i].origin, .item = &items[i], .state = "unnamed"};
     for (size_t i = 0; i < n_items; i++)
         held += items[i].is_in_place ? 0 : items[i].huge_pages * apply->store.geometry.huge_page_bytes;
+    struct stat records;
+    if (apply->has_store && fstatat(apply->store.folder, HL_RECORDS_FILE, &records, AT_SYMLINK_NOFOLLOW) == 0)
+        held += (uint64_t)records.st_blocks * 512;
     /* Other stores may share their tmpfs. */
     bool is_own = apply->has_store && strcmp(apply->store_path, HL_SYSTEM_STORE) == 0;
     held = is_own && used > held ? (used - held) & ~(apply->store.geometry.huge_page_bytes - 1) : 0;

@@ -20,6 +20,28 @@
 
 struct hl_output hl_output;
 
+size_t hl_hidden_bytes(const char *text) {
+    const unsigned char *at = (const unsigned char *)text;
+    if (at[0] < ' ' || at[0] == 0x7f)
+        return at[0] != '\0';
+    if (at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0) /* U+0080 to U+009F */
+        return 2;
+    if (at[0] == 0xd8 && at[1] == 0x9c) /* U+061C */
+        return 2;
+    if (at[0] == 0xe2 && at[1] == 0x80 &&
+        ((at[2] >= 0x8b && at[2] <= 0x8f) || (at[2] >= 0xa8 && at[2] <= 0xae)))
+        return 3; /* U+200B to U+200F, U+2028 to U+202E */
+    if (at[0] == 0xe2 && at[1] == 0x81 && at[2] >= 0xa0 && at[2] <= 0xaf) /* U+2060 to U+206F */
+        return 3;
+    return at[0] == 0xef && at[1] == 0xbb && at[2] == 0xbf ? 3 : 0; /* U+FEFF */
+}
+
+bool hl_has_hidden(const char *text) {
+    while (*text != '\0' && hl_hidden_bytes(text) == 0)
+        text++;
+    return *text != '\0';
+}
+
 /* PREFIX and the text in one line, ended by a newline; malloc'ed. */
 static char *make_line(size_t *bytes, const char *prefix, const char *format, va_list arguments) {
     char *text, *line;
@@ -27,12 +49,8 @@ static char *make_line(size_t *bytes, const char *prefix, const char *format, va
         abort(); /* not enough memory even for the message */
     free(text);
     size_t length = strlen(line);
-    for (size_t i = 0; i < length; i++) {
-        unsigned char c = (unsigned char)line[i], next = (unsigned char)line[i + 1];
-        /* U+0080 to U+009F are control characters too: c2 80 to c2 9f in UTF-8. */
-        if (c < ' ' || c == 0x7f || (c == 0xc2 && next >= 0x80 && next < 0xa0))
-            line[i] = '?';
-    }
+    for (size_t i = 0; i < length; i++)
+        memset(line + i, '?', hl_hidden_bytes(line + i));
     line[length] = '\n'; /* in the place of the terminator */
     *bytes = length + 1;
     return line;

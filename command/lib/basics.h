@@ -60,6 +60,13 @@ void hl_append(char **text, const char *format, ...) __attribute__((format(print
 /* Replaces *TEXT, from malloc or NULL, by a copy of BY, or of "" if that is NULL. */
 void hl_replace_text(char **text, const char *by);
 
+/* The number of bytes of the character at TEXT if it is invisible, or changes the look of others: control characters, and those of
+   Unicode that turn the direction of writing or have no width.  0: it is none of these. */
+size_t hl_hidden_bytes(const char *text);
+
+/* Whether TEXT has such a character. */
+bool hl_has_hidden(const char *text);
+
 /* Texts from malloc; zero at first. */
 struct hl_texts {
     size_t n;

@@ -45,28 +45,6 @@ pid_t hl_parse_pid(const char *text) {
     return errno == 0 && *end == '\0' && pid <= INT32_MAX ? (pid_t)pid : 0;
 }
 
-size_t hl_hidden_bytes(const char *text) {
-    const unsigned char *at = (const unsigned char *)text;
-    if (at[0] < ' ' || at[0] == 0x7f)
-        return at[0] != '\0';
-    if (at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0) /* U+0080 to U+009F */
-        return 2;
-    if (at[0] == 0xd8 && at[1] == 0x9c) /* U+061C */
-        return 2;
-    if (at[0] == 0xe2 && at[1] == 0x80 &&
-        ((at[2] >= 0x8b && at[2] <= 0x8f) || (at[2] >= 0xa8 && at[2] <= 0xae)))
-        return 3; /* U+200B to U+200F, U+2028 to U+202E */
-    if (at[0] == 0xe2 && at[1] == 0x81 && at[2] >= 0xa0 && at[2] <= 0xaf) /* U+2060 to U+206F */
-        return 3;
-    return at[0] == 0xef && at[1] == 0xbb && at[2] == 0xbf ? 3 : 0; /* U+FEFF */
-}
-
-bool hl_has_hidden(const char *text) {
-    while (*text != '\0' && hl_hidden_bytes(text) == 0)
-        text++;
-    return *text != '\0';
-}
-
 json_t *hl_json_text(const char *text) {
     json_t *value = text != NULL ? json_string(text) : json_null();
     if (value != NULL)

@@ -18,13 +18,6 @@ bool hl_is_near(const char *word, const char *other);
 /* A process ID: digits only, and in range.  0 if TEXT is none. */
 pid_t hl_parse_pid(const char *text);
 
-/* The number of bytes of the character at TEXT if it is invisible, or changes the look of others: control characters, and those of
-   Unicode that turn the direction of writing or have no width.  0: it is none of these. */
-size_t hl_hidden_bytes(const char *text);
-
-/* Whether TEXT has such a character. */
-bool hl_has_hidden(const char *text);
-
 /* For --json.  hl_json_text: a byte that is not UTF-8 becomes '?', and NULL null.  hl_json_hex: "0x...".  hl_json_share:
    PART of WHOLE, 0 to 1. */
 json_t *hl_json_text(const char *text);

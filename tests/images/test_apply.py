@@ -223,9 +223,7 @@ def test_pending_says_why_everywhere(world):
     metrics = world.path("/run/metrics/hugeld.prom").read_text()
     assert 'hugeld_pending{reason="store-full"} 1\n' in metrics and "hugeld_enabled 1\n" in metrics
     world.settings(store_size="64M", metrics="/run/metrics/hugeld.prom")
-    assert world.hugeld("apply").returncode == 3  # before its delay has passed
-    world.enable(APP)
-    assert done(world.hugeld("apply")) and states(world) == {APP: "fresh"}
+    assert done(world.hugeld("apply")) and states(world) == {APP: "fresh"}  # its delay ends, since the store has more room
     metrics = world.path("/run/metrics/hugeld.prom").read_text()
     assert 'hugeld_pending{reason="none"} 0\n' in metrics and "hugeld_effective 0\n" in metrics
 
@@ -511,6 +509,18 @@ def test_effective(world):
             assert "start it by hugeld run" in world.hugeld("list").stdout
         done(world.hugeld("disable", APP))
         assert f"\n{image['bytes'] // 1024} KiB of it are of removed images" in done(world.hugeld("list"))
+    assert "removed" not in done(world.hugeld("list"))
+
+
+def test_records_are_no_images(world):
+    """What was tried of many files takes megabytes, which are not said to be of removed images."""
+    folder = world.path("/run/programs") / ("a" * 250) / ("b" * 250) / ("c" * 250)
+    folder.mkdir(parents=True)
+    for number in range(2500):
+        (folder / f"{number:0250}").touch()
+    world.lists("mine", APP, f"/run/programs/{'a' * 250}")
+    done(world.hugeld("apply"))
+    assert world.path(f"{SYSTEM}/.records").stat().st_blocks * 512 > helpers.HUGE
     assert "removed" not in done(world.hugeld("list"))
 
 

@@ -183,7 +183,7 @@ def test_full_tmp(own_tmp, named, pool):
     with start(own_tmp, script, app, options="perf_map=on,verbose=1") as process:
         assert list(pathlib.Path(f"/proc/{process.pid}/root/tmp").iterdir()) == []
         status, _, stderr = process.finish()
-    assert status == 0 and "is not written: there is no room in /tmp; make some" in stderr
+    assert status == 0 and "is not written: its file system is full; make room there" in stderr
 
 
 @contextlib.contextmanager

@@ -384,9 +384,10 @@ def test_inspect_no_file(tmp_path):
 
 
 def test_inspect_hostile_name(tmp_path):
-    file = tmp_path / "a\x1b[2Jb\nc"
+    file = tmp_path / "a\x1b[2Jb\nc\u202ed"
     file.write_text("text")
-    assert "\x1b" not in one_line(hugeld("inspect", file), 1).stderr
+    said = one_line(hugeld("inspect", file), 1).stderr
+    assert "\x1b" not in said and "\u202e" not in said
     broken = os.fsencode(tmp_path) + b"/\xff\xfe"
     os.link(file, broken)
     result = subprocess.run([helpers.HUGELD, "inspect", "--json", broken], capture_output=True, timeout=helpers.PATIENCE)
