@@ -127,6 +127,7 @@ $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 
 # The parts of the command that need no library.
 $B/tests/test-tlb: $(patsubst %,$B/command/%.o,measure/tlb lib/basics lib/common)
+$B/tests/test-dl-object: $B/loader/dl-object.o
 $B/tests/test-read: $(patsubst %,$B/command/%.o,lib/reason)
 $B/tests/test-sample: $(patsubst %,$B/command/%.o,measure/sample-read)
 $B/tests/test-process: $(patsubst %,$B/command/%.o,lib/basics lib/local lib/elf-file lib/process lib/objects lib/status)

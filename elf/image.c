@@ -53,7 +53,7 @@ static enum hl_reason explain_store(long result) {
     case EOPNOTSUPP:
         return HL_REASON_STORE_FILE_SYSTEM;
     default:
-        return HL_REASON_NO_IMAGE;
+        return result == -EMFILE || result == -ENFILE ? HL_REASON_NO_DESCRIPTOR : HL_REASON_NO_IMAGE;
     }
 }
 

@@ -28,19 +28,29 @@ static bool is_inside(uint64_t base, uint64_t address) {
     return false;
 }
 
-/* The dynamic linker's own, by the symbols.  A program or a library may define these names, too, as anything at all.  AT_BASE is
-   missing where the dynamic linker was started as a program; then AT_PHDR is of musl's itself, but glibc makes it the program's. */
+/* The address of AT_BASE, or of the page with AT_PHDR.  AT_BASE is missing where the dynamic linker was started as a program; then
+   AT_PHDR is of musl's itself, but glibc makes it the program's. */
+static uint64_t find_first(void) {
+    uint64_t base = getauxval(AT_BASE);
+    return base != 0 ? base : hl_round_down(getauxval(AT_PHDR), getauxval(AT_PAGESZ));
+}
+
+static bool is_musl(void) {
+    uint64_t musl = (uint64_t)&hl_musl_debug;
+    return musl != 0 && is_inside(find_first(), musl);
+}
+
+/* The dynamic linker's own, by the symbols.  A program or a library may define these names, too, as anything at all. */
 static const struct hl_debug *find_by_symbol(void) {
-    uint64_t base = getauxval(AT_BASE), first = hl_round_down(getauxval(AT_PHDR), getauxval(AT_PAGESZ));
-    uint64_t musl = (uint64_t)&hl_musl_debug, glibc = (uint64_t)&hl_glibc_debug;
-    if (musl != 0 && is_inside(base != 0 ? base : first, musl))
+    uint64_t base = getauxval(AT_BASE), first = find_first(), glibc = (uint64_t)&hl_glibc_debug;
+    if (is_musl())
         return hl_musl_debug;
     if (glibc != 0 && (base != 0 ? is_inside(base, glibc) : !is_inside(first, glibc)))
         return &hl_glibc_debug;
     return NULL;
 }
 
-/* The executable's DT_DEBUG, which glibc does not fill in if the section is not writable. */
+/* The executable's last DT_DEBUG, the one that glibc fills in, unless the section is not writable. */
 static const struct hl_debug *find_in_executable(void) {
     const ElfW(Phdr) *header = (const ElfW(Phdr) *)getauxval(AT_PHDR), *dynamic = NULL, *own = NULL;
     size_t n = header != NULL ? getauxval(AT_PHNUM) : 0;
@@ -51,10 +61,11 @@ static const struct hl_debug *find_in_executable(void) {
     if (own == NULL || dynamic == NULL)
         return NULL;
     const ElfW(Dyn) *at = (const ElfW(Dyn) *)((uint64_t)header - own->p_vaddr + dynamic->p_vaddr);
+    const struct hl_debug *debug = NULL;
     for (; at->d_tag != DT_NULL; at++)
         if (at->d_tag == DT_DEBUG)
-            return (const struct hl_debug *)at->d_un.d_ptr;
-    return NULL;
+            debug = (const struct hl_debug *)at->d_un.d_ptr;
+    return debug;
 }
 
 /* DT_DEBUG comes first: _r_debug may be the executable's copy of it (R_X86_64_COPY), in which glibc before 2.35 changes nothing any
@@ -66,16 +77,13 @@ const struct hl_debug *hl_find_debug(void) {
     return debug != NULL && debug->base.r_map != NULL ? debug : NULL;
 }
 
-static uint64_t distance(uint64_t a, uint64_t b) { return a > b ? a - b : b - a; }
-
-/* DT_SONAME's string, or NULL.  The dynamic linker may have relocated DT_STRTAB in place, or not; the table lies in the same
-   object as the dynamic section. */
+/* DT_SONAME's string, or NULL.  glibc adds the load bias to DT_STRTAB in place, unless the dynamic section is not writable, as the
+   vDSO's; then the address is below the bias, but in a library that was also linked for a high address.  musl never does. */
 static const char *find_soname(const struct link_map *map, uint64_t strtab, uint64_t soname_offset) {
-    uint64_t dynamic = (uint64_t)map->l_ld, moved = strtab + map->l_addr;
     if (strtab == 0 || soname_offset == 0)
         return NULL;
-    if (distance(moved, dynamic) < distance(strtab, dynamic))
-        strtab = moved;
+    if (is_musl() || ((int64_t)map->l_addr > 0 && strtab < map->l_addr))
+        strtab += map->l_addr;
     return (const char *)(strtab + soname_offset);
 }
 

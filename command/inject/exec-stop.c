@@ -260,7 +260,8 @@ static char *explain(int result, const char *executable) {
 /* Whether RESULT is to be reported although no image was opened: no process here would use one. */
 static bool is_refusal(int result) {
     return result == HL_REASON_STORE_UNSAFE || result == HL_REASON_STORE_FOREIGN ||
-           result == HL_REASON_STORE_FILE_SYSTEM || result == HL_REASON_THP_DISABLED;
+           result == HL_REASON_STORE_FILE_SYSTEM || result == HL_REASON_THP_DISABLED ||
+           result == HL_REASON_NO_DESCRIPTOR || result == HL_REASON_WRITABLE_TEXT;
 }
 
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,

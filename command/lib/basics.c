@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <time.h>
@@ -214,6 +215,8 @@ char *hl_find_file_path(int file) {
 
 char *hl_find_part(const char *name, const char *built, int mode) {
     char *own = hl_read_link(AT_FDCWD, "/proc/self/exe"), *found = NULL;
+    if (own == NULL && getauxval(AT_SECURE) == 0) /* without /proc */
+        own = realpath((const char *)getauxval(AT_EXECFN), NULL);
     const char *folder = own != NULL ? dirname(own) : "";
     char *places[] = {hl_xasprintf("%s/%s", folder, built != NULL ? built : name),
                       hl_xasprintf("%s/../lib/hugeld/%s", folder, name),

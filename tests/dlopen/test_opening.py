@@ -11,11 +11,13 @@ import signal
 import struct
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 import helpers
 from smaps import read_smaps
 from tables import HERE, compile_c, link_table
 
+DT_DEBUG = 21
 MOVED = re.compile(r"^hugeld: (\S+): (text \d pages (?:hugetlb|thp).*)$", re.M)
 
 
@@ -105,6 +107,23 @@ def test_no_place_for_debuggers(workshop, library, pool, tmp_path):
         pytest.skip("lld is not installed")
     pool(64)
     app = compile_c(HERE / "open-close.c", tmp_path / "open-close", "-fuse-ld=lld", "-Wl,-z,rodynamic")
+    result = helpers.run_preloaded([app, "calm", 1, workshop / "libtable1.so"], patterns="libtable*",
+                                   options="verbose=2,backend=hugetlb", library=library)
+    assert result.returncode == 0 and [name for name, _ in MOVED.findall(result.stderr)] == ["libtable1.so"], result
+
+
+def test_two_places_for_debuggers(workshop, library, pool, tmp_path):
+    """glibc fills in the last DT_DEBUG.  What the file has in another one is no address."""
+    pool(64)
+    app = tmp_path / "open-close"
+    content = bytearray((workshop / "open-close").read_bytes())
+    with open(workshop / "open-close", "rb") as file:
+        dynamic = ELFFile(file).get_section_by_name(".dynamic")
+        start, tags = dynamic["sh_offset"], [tag.entry.d_tag for tag in dynamic.iter_tags()]
+    assert tags.index("DT_INIT") < tags.index("DT_DEBUG")
+    struct.pack_into("<QQ", content, start + 16 * tags.index("DT_INIT"), DT_DEBUG, 0x1234000)
+    app.write_bytes(content)
+    app.chmod(0o755)
     result = helpers.run_preloaded([app, "calm", 1, workshop / "libtable1.so"], patterns="libtable*",
                                    options="verbose=2,backend=hugetlb", library=library)
     assert result.returncode == 0 and [name for name, _ in MOVED.findall(result.stderr)] == ["libtable1.so"], result

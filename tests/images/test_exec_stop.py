@@ -407,6 +407,13 @@ def test_no_process_for_the_helper(program, library, shared_folder, image_store)
     app.unlink()
 
 
+def test_few_descriptors(images, program, run):
+    """Which is not said to be a missing image: another one would be of no use."""
+    app = program("static")
+    images.add(app)
+    left_alone(run, app, "no file can be opened", ["sh", "-c", 'ulimit -n 5; exec "$@"', "sh"])
+
+
 def test_other_pid_namespace(images, program, run):
     """The next child of such a process is process 1 of a new namespace, with which that would end."""
     app = program("static")

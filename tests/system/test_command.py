@@ -639,6 +639,13 @@ def test_program_begins_without_the_command(tmp_path):
         assert result.returncode == status and result.stderr.startswith(f"hugeld: {name}: "), result
 
 
+def test_run_without_proc():
+    """The command finds its own files."""
+    words = ["sh", "-c", 'umount -l /proc; exec "$@"', "sh", helpers.HUGELD, "run", "--copy", "-v", "--", "/usr/bin/git", "--version"]
+    plain, result = helpers.run(words[-2:]), helpers.run(["unshare", "--mount", *words])
+    assert (result.returncode, result.stdout) == (0, plain.stdout) and "mount /proc" in result.stderr, result
+
+
 def test_few_open_files():
     """No command takes a file for missing that it may not open; a program is run all the same."""
     pid = os.getpid()
