@@ -64,12 +64,12 @@ static char *format_line(const char *text, const struct hl_texts *files, unsigne
     return line;
 }
 
-/* The entry of LISTS for TEXT, rather one with a way, as apply chooses; NULL: there is none. */
+/* The entry of LISTS for TEXT, as apply chooses; NULL: there is none. */
 static const struct hl_entry *find_entry(const struct hl_lists *lists, const char *text) {
     const struct hl_entry *found = NULL;
     for (size_t i = 0; i < lists->n; i++) {
         const struct hl_entry *entry = &lists->entry[i];
-        if (strcmp(entry->text, text) == 0 && (found == NULL || (found->way == 0 && entry->way != 0)))
+        if (strcmp(entry->text, text) == 0 && (found == NULL || hl_rank_entry(entry) > hl_rank_entry(found)))
             found = entry;
     }
     return found;
@@ -221,10 +221,6 @@ static int apply_entry(struct request *request, const char *text, const struct r
     return code;
 }
 
-static bool is_local(const char *source) {
-    return source != NULL && hl_ends_in(source, "/enabled.d/" HL_LOCAL_LIST);
-}
-
 /* Whether any of FILES is on an image, which a program uses only if it is started on it. */
 static bool has_image(const json_t *files) {
     bool has = false;
@@ -265,13 +261,13 @@ static void enable_line(struct request *request, const char *text, const char *l
     if (change_list(request, NULL, mask, &unmasked)) {
         before = find_line(request, text, &source);
         /* A list of a package may have it already. */
-        bool is_there =
-            before != NULL && (strcmp(before, line) == 0 || (!is_local(source) && strcmp(text, line) == 0));
+        bool is_there = before != NULL &&
+                        (strcmp(before, line) == 0 || (!hl_is_local(source) && strcmp(text, line) == 0));
         if (is_there || change_list(request, line, NULL, &added))
             code = apply_entry(request, text, NULL, &files);
     }
     if (code == HL_EXIT_NO && added)
-        take_back(request, text, before, is_local(source));
+        take_back(request, text, before, before != NULL && hl_is_local(source));
     if (code == HL_EXIT_NO && unmasked)
         change_list(request, mask, NULL, &back);
     bool changed = (added || unmasked) && code != HL_EXIT_NO;

@@ -369,13 +369,20 @@ static void add_pattern(struct finding *finding, const char *pattern) {
         note_missing(finding, hl_xasprintf("%s: it cannot be read", pattern), true);
 }
 
+bool hl_is_local(const char *source) { return hl_ends_in(source, "/enabled.d/" HL_LOCAL_LIST); }
+
+unsigned hl_rank_entry(const struct hl_entry *entry) {
+    return 2 * (entry->way != 0) + hl_is_local(entry->source);
+}
+
 static int compare_files(const void *a, const void *b) {
     const struct hl_wanted *x = a, *y = b;
     int order = strcmp(x->path, y->path);
     if (order != 0)
         return order;
-    /* What is said of a file itself counts more than what is said of its folder, and then a way more than none. */
-    int x_says = 2 * x->is_named + (x->entry->way != 0), y_says = 2 * y->is_named + (y->entry->way != 0);
+    /* What is said of a file itself counts more than what is said of its folder. */
+    int x_says = 4 * x->is_named + (int)hl_rank_entry(x->entry),
+        y_says = 4 * y->is_named + (int)hl_rank_entry(y->entry);
     return x_says != y_says ? y_says - x_says : x->entry < y->entry ? -1 : x->entry > y->entry;
 }
 

@@ -70,6 +70,13 @@ void hl_find_wanted(struct hl_wanted_files *wanted, struct hl_lists *lists, cons
 void hl_free_wanted(struct hl_wanted_files *wanted);
 struct hl_wanted *hl_find_wanted_file(const struct hl_wanted_files *wanted, const char *path);
 
+/* Whether the list at the path SOURCE is local.list, which hugeld enable writes. */
+bool hl_is_local(const char *source);
+
+/* How much ENTRY counts among those for the same file: one with a way more than one without, and then one in local.list more than
+   others. */
+unsigned hl_rank_entry(const struct hl_entry *entry);
+
 /* Whether NAME is a unit's, as in name.service. */
 bool hl_is_unit(const char *name);
 

@@ -84,6 +84,14 @@ def test_way(world):
     assert f"enable --way=image {APP}" in result.stderr and [(i["way"], i["state"]) for i in world.list()] == [("image", "fresh")]
 
 
+def test_way_of_another_list(world):
+    """What was enabled by the administrator counts more."""
+    world.lists("a", f"{APP} way=in-place")  # which this file cannot be
+    done(world.run(HUGELD, "enable", "--way=image", APP))
+    assert [(i["way"], i["state"]) for i in world.list()] == [("image", "fresh")]
+    assert listed(world) == [f"{APP} way=image"] and world.hugeld("apply").returncode == 0
+
+
 START = f"ExecStart={{ path={APP} ; argv[]={APP} --serve ; ignore_errors=no }}"
 
 
