@@ -28,22 +28,12 @@ static bool is_inside(uint64_t base, uint64_t address) {
     return false;
 }
 
-/* The address of AT_BASE, or of the page with AT_PHDR.  AT_BASE is missing where the dynamic linker was started as a program; then
-   AT_PHDR is of musl's itself, but glibc makes it the program's. */
-static uint64_t find_first(void) {
-    uint64_t base = getauxval(AT_BASE);
-    return base != 0 ? base : hl_round_down(getauxval(AT_PHDR), getauxval(AT_PAGESZ));
-}
-
-static bool is_musl(void) {
-    uint64_t musl = (uint64_t)&hl_musl_debug;
-    return musl != 0 && is_inside(find_first(), musl);
-}
-
-/* The dynamic linker's own, by the symbols.  A program or a library may define these names, too, as anything at all. */
+/* The dynamic linker's own, by the symbols.  A program or a library may define these names, too, as anything at all.  AT_BASE is
+   missing where the dynamic linker was started as a program; then AT_PHDR is of musl's itself, but glibc makes it the program's. */
 static const struct hl_debug *find_by_symbol(void) {
-    uint64_t base = getauxval(AT_BASE), first = find_first(), glibc = (uint64_t)&hl_glibc_debug;
-    if (is_musl())
+    uint64_t base = getauxval(AT_BASE), first = hl_round_down(getauxval(AT_PHDR), getauxval(AT_PAGESZ));
+    uint64_t musl = (uint64_t)&hl_musl_debug, glibc = (uint64_t)&hl_glibc_debug;
+    if (musl != 0 && is_inside(base != 0 ? base : first, musl))
         return hl_musl_debug;
     if (glibc != 0 && (base != 0 ? is_inside(base, glibc) : !is_inside(first, glibc)))
         return &hl_glibc_debug;
@@ -77,13 +67,23 @@ const struct hl_debug *hl_find_debug(void) {
     return debug != NULL && debug->base.r_map != NULL ? debug : NULL;
 }
 
+static bool is_musl(void) {
+    const struct hl_debug *debug = &hl_musl_debug != NULL ? hl_find_debug() : NULL;
+    return debug != NULL && is_inside(debug->base.r_ldbase, (uint64_t)&hl_musl_debug);
+}
+
+static uint64_t distance(uint64_t a, uint64_t b) { return a > b ? a - b : b - a; }
+
 /* DT_SONAME's string, or NULL.  glibc adds the load bias to DT_STRTAB in place, unless the dynamic section is not writable, as the
-   vDSO's; then the address is below the bias, but in a library that was also linked for a high address.  musl never does. */
+   vDSO's; then the address is below the bias, or if the library was also linked for an address, far from the dynamic section (2 GiB:
+   the code models).  musl never does. */
 static const char *find_soname(const struct link_map *map, uint64_t strtab, uint64_t soname_offset) {
     if (strtab == 0 || soname_offset == 0)
         return NULL;
-    if (is_musl() || ((int64_t)map->l_addr > 0 && strtab < map->l_addr))
-        strtab += map->l_addr;
+    uint64_t dynamic = (uint64_t)map->l_ld, moved = strtab + map->l_addr, away = distance(strtab, dynamic);
+    bool is_far = away > (uint64_t)2 << 30 && distance(moved, dynamic) < away;
+    if (is_musl() || is_far || ((int64_t)map->l_addr > 0 && strtab < map->l_addr))
+        strtab = moved;
     return (const char *)(strtab + soname_offset);
 }
 

@@ -250,7 +250,7 @@ static int lock_folder(struct hl_store *store) {
     else if (lock == -EWOULDBLOCK)
         hl_warn("%s: another process has been changing this store for ten seconds; try again later",
                 store->path);
-    else if (lock < 0 && lock != -ENOENT)
+    else if (lock < 0 && !(lock == -ENOENT && is_system_store(store->path)))
         hl_warn("%s: the store cannot be locked: %s; make it writable, or " HL_NAME_ANOTHER_STORE,
                 store->path, strerror(-lock));
     return lock < 0 ? lock : 0;
@@ -271,14 +271,14 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
     if (result != 0)
         /* A tmpfs is mounted at an ordinary folder on a disk. */
         result = result == -EOPNOTSUPP && mounts ? open_mount_point(store, path) : result;
-    if (result == -ENOENT && faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+    if (result == -ENOENT && mounts && faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
         return -ESTALE; /* hugeld reset has removed the folder meanwhile */
     if (result != 0) {
         say_unusable(path, result);
         return result;
     }
     result = lock_folder(store);
-    if (result == -ENOENT || (result == 0 && !hl_is_at(store->folder, AT_FDCWD, path)))
+    if ((result == -ENOENT && mounts) || (result == 0 && !hl_is_at(store->folder, AT_FDCWD, path)))
         result = -ESTALE; /* it was removed, or another process has mounted a store over it */
     if (result == 0 && mounts && hl_is_mount(store->folder) == 0) {
         result = mount_tmpfs(store, size != NULL ? size : DEFAULT_SIZE);

@@ -76,8 +76,8 @@ int hl_find_store(struct hl_store *store, const char *path);
    the SIZE as mount(8) takes it, NULL: of the default size, or as it is. */
 int hl_make_store(struct hl_store *store, const char *path, const char *size);
 
-/* Locks the open STORE, and waits ten seconds for that while another process changes it.  0; -ENOENT: its folder was removed meanwhile;
-   or another negated errno, which was reported. */
+/* Locks the open STORE, and waits ten seconds for that while another process changes it.  0; -ENOENT: hugeld
+   reset has removed the system's store meanwhile; or another negated errno, which was reported. */
 int hl_lock_store(struct hl_store *store);
 void hl_close_store(struct hl_store *store);
 

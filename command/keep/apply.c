@@ -376,36 +376,40 @@ static void prune(struct hl_apply *apply) {
     hl_free_store_items(items, n);
 }
 
-struct removal {
-    const struct hl_wanted_files *wanted, *gone;
-    const struct hl_texts *patterns;
-};
+static bool is_matched(const struct hl_texts *patterns, const char *path) {
+    for (size_t i = 0; i < patterns->n; i++)
+        if (fnmatch(patterns->text[i], path, FNM_PATHNAME | FNM_LEADING_DIR) == 0)
+            return true;
+    return false;
+}
 
-/* Whether the items of ORIGIN go.  A file that is no longer there is in no list of files; its path still matches. */
-static bool is_released(const void *removal_, const char *origin) {
-    const struct removal *removal = removal_;
-    bool is_gone = hl_find_wanted_file(removal->gone, origin) != NULL;
-    for (size_t i = 0; i < removal->patterns->n && !is_gone; i++)
-        is_gone = fnmatch(removal->patterns->text[i], origin, FNM_PATHNAME | FNM_LEADING_DIR) == 0;
-    return is_gone && hl_find_wanted_file(removal->wanted, origin) == NULL;
+/* Whether the original of ITEM is no longer there, PATTERNS match it, and those of no entry do. */
+static bool is_rest_of(const struct hl_texts *patterns, const struct hl_apply *apply,
+                       const struct hl_store_item *item) {
+    bool is = item->state == HL_ITEM_GONE && apply->lists.is_whole && is_matched(patterns, item->origin);
+    for (size_t i = 0; i < apply->lists.n && is; i++)
+        is = !is_matched(&apply->lists.entry[i].files, item->origin);
+    return is && !is_unmounted(item);
 }
 
 void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *gone,
                         const struct hl_texts *patterns, const char *why) {
-    const struct removal removal = {&apply->wanted, gone, patterns};
     struct hl_store_item *items;
     size_t n;
     if (!apply->has_store)
         return;
-    apply->failed |= !hl_list_store(&apply->store, is_released, &removal, &items, &n);
-    for (size_t i = 0; i < n; i++)
-        remove_unnamed(apply, &items[i], why);
-    hl_free_store_items(items, n);
-    for (size_t i = 0; i < apply->records.n; i++) {
-        struct hl_record *record = &apply->records.record[i];
-        if (is_released(&removal, record->path))
-            record->is_gone = apply->records.changed = true;
+    apply->failed |= !hl_read_items_of(&apply->store, NULL, &items, &n);
+    for (size_t i = 0; i < n; i++) {
+        const char *origin = items[i].origin;
+        bool goes = hl_find_wanted_file(gone, origin) != NULL || is_rest_of(patterns, apply, &items[i]);
+        if (goes && hl_find_wanted_file(&apply->wanted, origin) == NULL &&
+            remove_unnamed(apply, &items[i], why))
+            hl_add_record(&apply->records, origin)->is_gone = apply->records.changed = true;
     }
+    hl_free_store_items(items, n);
+    for (size_t i = 0; i < gone->n; i++)
+        if (hl_find_wanted_file(&apply->wanted, gone->file[i].path) == NULL)
+            hl_add_record(&apply->records, gone->file[i].path)->is_gone = apply->records.changed = true;
 }
 
 /* --- the run --- */

@@ -75,6 +75,20 @@ static const struct hl_entry *find_entry(const struct hl_lists *lists, const cha
     return found;
 }
 
+/* The line of local.list for TEXT; NULL: it has none.  The caller frees it. */
+static char *find_own_line(const struct request *request, const char *text) {
+    struct hl_lists lists;
+    char *line = NULL;
+    hl_read_lists(&lists, request->configuration, NULL);
+    for (size_t i = 0; i < lists.n && line == NULL; i++) {
+        const struct hl_entry *entry = &lists.entry[i];
+        if (hl_is_local(entry->source) && strcmp(entry->text, text) == 0)
+            line = format_line(text, entry->is_unit ? &entry->files : NULL, entry->way);
+    }
+    hl_free_lists(&lists);
+    return line;
+}
+
 /* The line that a list has for TEXT, and the path of that list, if SOURCE is not NULL.  NULL: none has it.  The caller frees both. */
 static char *find_line(const struct request *request, const char *text, char **source) {
     struct hl_lists lists;
@@ -194,7 +208,10 @@ struct release {
 static int apply_entry(struct request *request, const char *text, const struct release *gone,
                        json_t **files) {
     char *store = hl_default_store();
-    struct hl_apply apply = {.retries = true, .configuration = request->configuration, .store_path = store};
+    struct hl_apply apply = {.retries = true,
+                             .is_quiet = gone != NULL && !request->disables,
+                             .configuration = request->configuration,
+                             .store_path = store};
     bool is_begun = hl_begin_apply(&apply);
     apply.only = find_entry(&apply.lists, text);
     if (is_begun && gone != NULL) {
@@ -231,31 +248,34 @@ static bool has_image(const json_t *files) {
     return has;
 }
 
-/* Takes the line for TEXT out of local.list, since enabling it failed, with all that was made for it.  BEFORE was the line for it, in
-   local.list if WAS_LOCAL; NULL: there was none. */
-static void take_back(struct request *request, const char *text, const char *before, bool was_local) {
-    struct hl_lists lists;
-    struct hl_wanted_files made;
+/* Gives local.list the line OWN for TEXT again, or none if that is NULL, since enabling it failed, and removes what FILES, which ascend
+   by their paths, say was made.  APPLIES: another line for it counts again, whose files the failed one may have changed. */
+static void take_back(struct request *request, const char *text, const char *own, bool applies,
+                      const json_t *files) {
+    struct hl_wanted_files made = {0, hl_xmalloc((json_array_size(files) + 1) * sizeof *made.file)};
     json_t *removed = NULL, *again = NULL;
     bool changed;
-    hl_read_lists(&lists, request->configuration, NULL);
-    const struct hl_entry *entry = find_entry(&lists, text);
-    hl_find_wanted(&made, &lists, entry, geteuid() == 0);
-    bool back = change_list(request, was_local ? before : NULL, was_local ? NULL : text, &changed);
-    if (back && entry != NULL)
-        apply_entry(request, text, &(struct release){&made, &entry->files}, &removed);
-    if (back && before != NULL) /* what the other way had removed */
+    for (size_t i = 0; i < json_array_size(files); i++) {
+        const json_t *file = json_array_get(files, i);
+        if (strcmp(json_string_value(json_object_get(file, "result")), "made") == 0)
+            made.file[made.n++] = (struct hl_wanted){
+                .path = hl_xasprintf("%s", json_string_value(json_object_get(file, "path")))};
+    }
+    bool back = change_list(request, own, own == NULL ? text : NULL, &changed);
+    if (back && made.n > 0)
+        apply_entry(request, text, &(struct release){&made, &(struct hl_texts){0}}, &removed);
+    if (back && applies)
         apply_entry(request, text, NULL, &again);
     json_decref(removed);
     json_decref(again);
     hl_free_wanted(&made);
-    hl_free_lists(&lists);
 }
 
 /* Enables the entry that LINE would be, whose first word is TEXT. */
 static void enable_line(struct request *request, const char *text, const char *line) {
     bool unmasked = false, added = false, back;
-    char *mask = hl_xasprintf("!%s", text), *source = NULL, *before = NULL;
+    char *mask = hl_xasprintf("!%s", text), *source = NULL, *before = NULL,
+         *own = find_own_line(request, text);
     json_t *files = NULL;
     int code = HL_EXIT_NO;
     if (change_list(request, NULL, mask, &unmasked)) {
@@ -266,10 +286,10 @@ static void enable_line(struct request *request, const char *text, const char *l
         if (is_there || change_list(request, line, NULL, &added))
             code = apply_entry(request, text, NULL, &files);
     }
-    if (code == HL_EXIT_NO && added)
-        take_back(request, text, before, before != NULL && hl_is_local(source));
     if (code == HL_EXIT_NO && unmasked)
         change_list(request, mask, NULL, &back);
+    if (code == HL_EXIT_NO && (added || unmasked))
+        take_back(request, text, own, before != NULL && !unmasked, files);
     bool changed = (added || unmasked) && code != HL_EXIT_NO;
     const char *next = !changed || !has_image(files) ? ""
                        : hl_is_unit(text)            ? "restart it"
@@ -282,6 +302,7 @@ static void enable_line(struct request *request, const char *text, const char *l
     note_entry(request, text, changed, code, files != NULL ? files : json_array());
     free(source);
     free(before);
+    free(own);
     free(mask);
 }
 

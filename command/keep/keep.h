@@ -40,7 +40,7 @@ bool hl_begin_apply(struct hl_apply *apply);
 /* Makes, renews and prunes. */
 void hl_apply_lists(struct hl_apply *apply);
 
-/* Removes at once the items of the files in GONE, and of files that are no longer there and match PATTERNS, unless another entry names
+/* Removes at once the items of the files in GONE, and of files that are no longer there and match PATTERNS, unless another entry means
    them.  WHY ends the message: "since it was disabled". */
 void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *gone,
                         const struct hl_texts *patterns, const char *why);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define MAPPED_MAX 65536
+#define TRIES 100 /* to lock a store that other processes make and remove */
 
 struct request {
     bool detaches;
@@ -104,17 +105,19 @@ static size_t find_mapping(const struct request *request, json_t *mapped) {
    mounted a new one.  0; -ENOENT: there is none; or another negated errno, which was reported. */
 static int lock_store(struct hl_store *store) {
     char *path = hl_default_store();
-    bool is_there = false;
-    int result = path != NULL ? 0 : -ENOENT;
-    while (result == 0 && !is_there) {
+    int result = path != NULL ? -ESTALE : -ENOENT;
+    for (int i = 0; i < TRIES && result == -ESTALE; i++) {
         result = hl_find_store(store, path);
         if (result != 0)
             break;
         result = hl_lock_store(store);
-        is_there = hl_is_at(store->folder, AT_FDCWD, path);
-        if (result != 0 || !is_there)
+        if (result == 0 && !hl_is_at(store->folder, AT_FDCWD, path))
+            result = -ESTALE;
+        if (result != 0)
             hl_close_store(store);
     }
+    if (result == -ESTALE)
+        hl_warn("%s: other processes make and remove this store all the time; try again later", path);
     free(path);
     return result;
 }
@@ -164,7 +167,7 @@ static int remove_store_folder(bool was_unmounted) {
     if (lock >= 0)
         close(lock);
     close(folder);
-    return result == -EBUSY ? 0 : result;
+    return result;
 }
 
 /* Unmounts the system's store, which is empty and locked, so no process begins to fill it before it is out of reach.  WAS_THERE: there
@@ -173,7 +176,9 @@ static bool unmount_store(bool was_there, size_t kept) {
     int result = was_there && umount2(HL_SYSTEM_STORE, UMOUNT_NOFOLLOW | MNT_DETACH) != 0 ? -errno : 0;
     if (result == 0)
         result = remove_store_folder(was_there);
-    if (result != 0)
+    if (result == -EBUSY)
+        hl_warn(HL_SYSTEM_STORE ": another store is mounted there by now; run hugeld reset again");
+    else if (result != 0)
         hl_warn(HL_SYSTEM_STORE ": it cannot be unmounted and removed: %s", strerror(-result));
     else
         hl_print(HL_SYSTEM_STORE ": %s",
