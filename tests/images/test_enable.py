@@ -432,13 +432,15 @@ def test_reset_where_the_store_is_not_seen(world):
 def test_reset_beside_enable(world):
     """reset has unmounted the store when another process makes a new one: that one keeps its lock and its images."""
     world.enable(APP)
-    slow = ["strace", "-D", "-o", "/dev/null", "-e", "trace=umount2", "-e", "inject=umount2:delay_exit=3000000"]
-    reset = helpers.start(world.command(*slow, HUGELD, "reset"))
+    stopped = ["strace", "-D", "-o", "/dev/null", "-e", "trace=umount2", "-e", "inject=umount2:signal=STOP"]
+    reset = helpers.start(world.command(*stopped, HUGELD, "reset"))
     try:
         helpers.wait_until(lambda: f" {SYSTEM} " not in mounts(world), what="reset")
         world.hugeld("apply")  # which says that the store had been unmounted
         [image], lock = world.list(), world.path(f"{SYSTEM}/.lock").stat()
         assert image["state"] == "fresh" and reset.poll() is None
+        helpers.wait_until(lambda: helpers.state_of(reset.pid) in "Tt", what="reset stopping")
+        os.kill(reset.pid, signal.SIGCONT)
         assert "another store is mounted there" in reset.communicate(timeout=helpers.PATIENCE)[1] and reset.returncode == 1
         assert world.list() == [image] and world.path(f"{SYSTEM}/.lock").stat().st_ino == lock.st_ino
     finally:
