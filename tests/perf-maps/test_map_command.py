@@ -146,7 +146,7 @@ def test_output(moved_app, tmp_path):
     one_line(hugeld("perf-map", "--output", tmp_path / "no" / "folder", process.pid), 1, "is not written")
     with open("/dev/full", "w") as full:
         result = hugeld("perf-map", "--output", "-", process.pid, stdout=full)
-    assert result.returncode == 1 and "there is no room" in result.stderr
+    assert result.returncode == 1 and "is full" in result.stderr
 
 
 # --- where it goes ---
