@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -376,19 +375,12 @@ static void prune(struct hl_apply *apply) {
     hl_free_store_items(items, n);
 }
 
-static bool is_matched(const struct hl_texts *patterns, const char *path) {
-    for (size_t i = 0; i < patterns->n; i++)
-        if (fnmatch(patterns->text[i], path, FNM_PATHNAME | FNM_LEADING_DIR) == 0)
-            return true;
-    return false;
-}
-
 /* Whether the original of ITEM is no longer there, PATTERNS match it, and those of no entry do. */
 static bool is_rest_of(const struct hl_texts *patterns, const struct hl_apply *apply,
                        const struct hl_store_item *item) {
-    bool is = item->state == HL_ITEM_GONE && apply->lists.is_whole && is_matched(patterns, item->origin);
+    bool is = item->state == HL_ITEM_GONE && apply->lists.is_whole && hl_is_matched(patterns, item->origin);
     for (size_t i = 0; i < apply->lists.n && is; i++)
-        is = !is_matched(&apply->lists.entry[i].files, item->origin);
+        is = !hl_is_matched(&apply->lists.entry[i].files, item->origin);
     return is && !is_unmounted(item);
 }
 

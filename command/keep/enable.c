@@ -64,37 +64,25 @@ static char *format_line(const char *text, const struct hl_texts *files, unsigne
     return line;
 }
 
-/* The entry of LISTS for TEXT, as apply chooses; NULL: there is none. */
-static const struct hl_entry *find_entry(const struct hl_lists *lists, const char *text) {
+/* The entry of LISTS, or ONLY_LOCAL of local.list, for TEXT, as apply chooses; NULL: there is none. */
+static const struct hl_entry *find_entry(const struct hl_lists *lists, const char *text, bool only_local) {
     const struct hl_entry *found = NULL;
     for (size_t i = 0; i < lists->n; i++) {
         const struct hl_entry *entry = &lists->entry[i];
-        if (strcmp(entry->text, text) == 0 && (found == NULL || hl_rank_entry(entry) > hl_rank_entry(found)))
+        if (strcmp(entry->text, text) == 0 && (!only_local || hl_is_local(entry->source)) &&
+            (found == NULL || hl_rank_entry(entry) > hl_rank_entry(found)))
             found = entry;
     }
     return found;
 }
 
-/* The line of local.list for TEXT; NULL: it has none.  The caller frees it. */
-static char *find_own_line(const struct request *request, const char *text) {
+/* The line that a list, or ONLY_LOCAL local.list, has for TEXT, and the path of that list, if SOURCE is not NULL.  NULL: none has it.
+   The caller frees both. */
+static char *find_line(const struct request *request, const char *text, bool only_local, char **source) {
     struct hl_lists lists;
     char *line = NULL;
     hl_read_lists(&lists, request->configuration, NULL);
-    for (size_t i = 0; i < lists.n && line == NULL; i++) {
-        const struct hl_entry *entry = &lists.entry[i];
-        if (hl_is_local(entry->source) && strcmp(entry->text, text) == 0)
-            line = format_line(text, entry->is_unit ? &entry->files : NULL, entry->way);
-    }
-    hl_free_lists(&lists);
-    return line;
-}
-
-/* The line that a list has for TEXT, and the path of that list, if SOURCE is not NULL.  NULL: none has it.  The caller frees both. */
-static char *find_line(const struct request *request, const char *text, char **source) {
-    struct hl_lists lists;
-    char *line = NULL;
-    hl_read_lists(&lists, request->configuration, NULL);
-    const struct hl_entry *entry = find_entry(&lists, text);
+    const struct hl_entry *entry = find_entry(&lists, text, only_local);
     if (entry != NULL)
         line = format_line(text, entry->is_unit ? &entry->files : NULL, entry->way);
     if (entry != NULL && source != NULL)
@@ -158,7 +146,7 @@ static char *find_word(struct request *request, const char *name) {
     if (found || is_gone)
         word = hl_quote_path(found ? path : program, true);
     if (is_gone && is_glob && word != NULL)
-        line = find_line(request, word, NULL);
+        line = find_line(request, word, false, NULL);
     if (!found && is_glob && line == NULL) {
         free(word);
         word = hl_quote_path(program, false);
@@ -213,7 +201,7 @@ static int apply_entry(struct request *request, const char *text, const struct r
                              .configuration = request->configuration,
                              .store_path = store};
     bool is_begun = hl_begin_apply(&apply);
-    apply.only = find_entry(&apply.lists, text);
+    apply.only = find_entry(&apply.lists, text, false);
     if (is_begun && gone != NULL) {
         apply.failed = false; /* which the caller says */
         hl_find_wanted(&apply.wanted, &apply.lists, NULL, apply.store.for_all);
@@ -275,11 +263,11 @@ static void take_back(struct request *request, const char *text, const char *own
 static void enable_line(struct request *request, const char *text, const char *line) {
     bool unmasked = false, added = false, back;
     char *mask = hl_xasprintf("!%s", text), *source = NULL, *before = NULL,
-         *own = find_own_line(request, text);
+         *own = find_line(request, text, true, NULL);
     json_t *files = NULL;
     int code = HL_EXIT_NO;
     if (change_list(request, NULL, mask, &unmasked)) {
-        before = find_line(request, text, &source);
+        before = find_line(request, text, false, &source);
         /* A list of a package may have it already. */
         bool is_there = before != NULL &&
                         (strcmp(before, line) == 0 || (!hl_is_local(source) && strcmp(text, line) == 0));
@@ -334,7 +322,7 @@ static void disable_word(struct request *request, const char *text) {
     json_t *files = NULL;
     int code = HL_EXIT_NO;
     hl_read_lists(&lists, request->configuration, NULL);
-    const struct hl_entry *entry = find_entry(&lists, text);
+    const struct hl_entry *entry = find_entry(&lists, text, false);
     hl_find_wanted(&gone, &lists, entry, geteuid() == 0);
     struct hl_wanted *inside = NULL;
     for (size_t i = 0; i < gone.n && entry == NULL && inside == NULL; i++) {
@@ -343,7 +331,7 @@ static void disable_word(struct request *request, const char *text) {
         free(word);
     }
     if (change_list(request, NULL, text, &removed)) {
-        line = find_line(request, text, &source); /* of another list */
+        line = find_line(request, text, false, &source); /* of another list */
         const struct hl_wanted_files one = {1, inside};
         const struct hl_texts itself = {1, (char **)&text};
         const struct release goes = {entry != NULL ? &gone : &one, entry != NULL ? &entry->files : &itself};
@@ -375,7 +363,7 @@ static void disable_unit(struct request *request, const char *unit) {
     struct hl_lists lists;
     struct hl_texts instances = {0};
     hl_read_lists(&lists, request->configuration, NULL);
-    bool is_there = find_entry(&lists, unit) != NULL;
+    bool is_there = find_entry(&lists, unit, false) != NULL;
     for (size_t i = 0; i < lists.n && !is_there; i++)
         if (lists.entry[i].is_unit && hl_is_instance(lists.entry[i].text, unit))
             hl_add_to_texts(&instances, lists.entry[i].text);

@@ -247,10 +247,9 @@ struct finding {
     size_t found;
 };
 
-/* Whether a mask is PATH, a pattern of it, or a folder above it. */
-static bool is_excluded(const struct hl_lists *lists, const char *path) {
-    for (size_t i = 0; i < lists->masks.n; i++)
-        if (fnmatch(lists->masks.text[i], path, FNM_PATHNAME | FNM_LEADING_DIR) == 0)
+bool hl_is_matched(const struct hl_texts *patterns, const char *path) {
+    for (size_t i = 0; i < patterns->n; i++)
+        if (fnmatch(patterns->text[i], path, FNM_PATHNAME | FNM_LEADING_DIR) == 0)
             return true;
     return false;
 }
@@ -279,7 +278,7 @@ static void note_unopened(struct finding *finding, const char *path, int error) 
 static void add_file(struct finding *finding, int file, const struct stat *status, bool is_named) {
     struct hl_wanted_files *wanted = finding->wanted;
     char *path = hl_find_file_path(file);
-    if (path == NULL || is_excluded(finding->lists, path)) {
+    if (path == NULL || hl_is_matched(&finding->lists->masks, path)) {
         finding->found += path != NULL;
         free(path);
         return;
