@@ -378,9 +378,10 @@ static void prune(struct hl_apply *apply) {
 /* Whether the original of ITEM is no longer there, PATTERNS match it, and those of no entry do. */
 static bool is_rest_of(const struct hl_texts *patterns, const struct hl_apply *apply,
                        const struct hl_store_item *item) {
-    bool is = item->state == HL_ITEM_GONE && apply->lists.is_whole && hl_is_matched(patterns, item->origin);
+    bool is =
+        item->state == HL_ITEM_GONE && apply->lists.is_whole && hl_find_match(patterns, item->origin) != NULL;
     for (size_t i = 0; i < apply->lists.n && is; i++)
-        is = !hl_is_matched(&apply->lists.entry[i].files, item->origin);
+        is = hl_find_match(&apply->lists.entry[i].files, item->origin) == NULL;
     return is && !is_unmounted(item);
 }
 

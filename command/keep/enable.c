@@ -2,7 +2,7 @@
 /* hugeld enable, hugeld disable: edit local.list, then apply that entry.
 
    What a package or the administrator's tools list in files of their own stays there: disable masks it by a line with '!', and says
-   which file lists it.  An enable that fails leaves nothing behind. */
+   which file lists it.  An enable that fails takes back its line and its images. */
 #include "command/command.h"
 #include "command/lib/flags.h"
 #include "command/lib/lock.h"
@@ -211,13 +211,16 @@ static int apply_entry(struct request *request, const char *text, const struct r
         apply.failed = apply.only == NULL; /* what other lists say wrong is no fault of this entry */
         if (apply.only != NULL)
             hl_apply_lists(&apply);
-        else if (apply.lists.is_whole)
-            hl_warn("%s: another list has the line !%s, which takes it out; remove that line", text, text);
-        if (!apply.failed && apply.made + apply.in_place + apply.present + apply.pending == 0) {
-            if (apply.wanted.n == 0 || !apply.wanted.file[0].is_named) /* else each file says why */
-                hl_warn("%s: it has no file with text for huge pages; name a program or a library", text);
-            apply.failed = true;
-        }
+        const char *mask = apply.only != NULL ? hl_find_match(&apply.lists.masks, text) : text;
+        bool is_none =
+            apply.only == NULL
+                ? apply.lists.is_whole
+                : !apply.failed && apply.made + apply.in_place + apply.present + apply.pending == 0;
+        if (is_none && apply.wanted.n == 0 && mask != NULL)
+            hl_warn("%s: another list has the line !%s, which takes it out; remove that line", text, mask);
+        else if (is_none && (apply.wanted.n == 0 || !apply.wanted.file[0].is_named)) /* else each says why */
+            hl_warn("%s: it has no file with text for huge pages; name a program or a library", text);
+        apply.failed |= is_none;
     }
     int code = hl_end_apply(&apply);
     *files = apply.files;

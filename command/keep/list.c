@@ -247,11 +247,11 @@ struct finding {
     size_t found;
 };
 
-bool hl_is_matched(const struct hl_texts *patterns, const char *path) {
+const char *hl_find_match(const struct hl_texts *patterns, const char *path) {
     for (size_t i = 0; i < patterns->n; i++)
         if (fnmatch(patterns->text[i], path, FNM_PATHNAME | FNM_LEADING_DIR) == 0)
-            return true;
-    return false;
+            return patterns->text[i];
+    return NULL;
 }
 
 /* Notes that a part of the entry was left out or is not there; takes PROBLEM over.  The first one is said.  UNREAD: there may be
@@ -278,7 +278,7 @@ static void note_unopened(struct finding *finding, const char *path, int error) 
 static void add_file(struct finding *finding, int file, const struct stat *status, bool is_named) {
     struct hl_wanted_files *wanted = finding->wanted;
     char *path = hl_find_file_path(file);
-    if (path == NULL || hl_is_matched(&finding->lists->masks, path)) {
+    if (path == NULL || hl_find_match(&finding->lists->masks, path) != NULL) {
         finding->found += path != NULL;
         free(path);
         return;

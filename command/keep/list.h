@@ -70,8 +70,8 @@ void hl_find_wanted(struct hl_wanted_files *wanted, struct hl_lists *lists, cons
 void hl_free_wanted(struct hl_wanted_files *wanted);
 struct hl_wanted *hl_find_wanted_file(const struct hl_wanted_files *wanted, const char *path);
 
-/* Whether one of PATTERNS is PATH, a pattern of it, or a folder above it. */
-bool hl_is_matched(const struct hl_texts *patterns, const char *path);
+/* The first one of PATTERNS that is PATH, a pattern of it, or a folder above it; NULL: none is. */
+const char *hl_find_match(const struct hl_texts *patterns, const char *path);
 
 /* Whether the list at the path SOURCE is local.list, which hugeld enable writes. */
 bool hl_is_local(const char *source);

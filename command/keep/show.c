@@ -114,13 +114,23 @@ static json_t *make_file(const struct shown *shown, bool is_known, bool sees_all
 
 /* --- a store --- */
 
+/* Notes PROBLEM, which hugeld apply to the listed store repairs; takes PROBLEM over. */
+static void advise_apply(struct hl_apply *apply, char *problem) {
+    hl_append(&problem, "hugeld apply");
+    if (apply->is_store_named)
+        hl_append(&problem, " --store=%s", apply->store_path);
+    if (apply->list != NULL)
+        hl_append(&problem, " --list=%s", apply->list);
+    hl_note_problem(apply, problem);
+}
+
 static void check(struct hl_apply *apply, const struct shown *shown) {
     const struct hl_store_item *item = shown->item;
     char *problem = item != NULL ? hl_check_store_item(&apply->store, item) : NULL;
     if (problem != NULL)
-        hl_note_problem(apply, hl_xasprintf("%s: %s %s: %s; rm -r %s/%s; hugeld apply", shown->path,
-                                            item->is_in_place ? "in place," : "its image", item->key, problem,
-                                            apply->store.path, item->key));
+        advise_apply(apply, hl_xasprintf("%s: %s %s: %s; rm -r %s/%s; ", shown->path,
+                                         item->is_in_place ? "in place," : "its image", item->key, problem,
+                                         apply->store.path, item->key));
     free(problem);
 }
 
@@ -135,16 +145,10 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
         if (!hl_read_items_of(&apply->store, NULL, &items, &n_items))
             hl_note_problem(apply, hl_xasprintf("%s: the store cannot be read", apply->store_path));
     } else if (is_begun && apply->store_path != NULL && hl_is_store_lost(apply->store_path)) {
-        hl_note_problem(apply,
-                        hl_xasprintf("%s: the store was unmounted, and its images are lost; run hugeld apply",
-                                     apply->store_path));
+        advise_apply(apply, hl_xasprintf("%s: the store was unmounted, and its images are lost; run ",
+                                         apply->store_path));
     } else if (is_begun && apply->lists.n > 0) {
-        char *text = hl_xasprintf("%s: there is no store yet; run hugeld apply", apply->store_path);
-        if (apply->is_store_named)
-            hl_append(&text, " --store=%s", apply->store_path);
-        if (apply->list != NULL)
-            hl_append(&text, " --list=%s", apply->list);
-        hl_note_problem(apply, text);
+        advise_apply(apply, hl_xasprintf("%s: there is no store yet; run ", apply->store_path));
     }
     hl_find_listed(apply);
     struct shown *shown = hl_xmalloc((apply->wanted.n + n_items + 1) * sizeof *shown);

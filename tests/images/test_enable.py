@@ -68,7 +68,10 @@ def test_what_others_list(world):
     done(world.run(HUGELD, "enable", APP))
     assert listed(world) == [] and len(world.left()) == 1
     world.lists("mask", f"!{APP}")
-    refused(world.run(HUGELD, "enable", APP), f"another list has the line !{APP}")
+    for mask in APP, "/run/programs":
+        world.lists("mask", f"!{mask}")
+        refused(world.run(HUGELD, "enable", APP), f"another list has the line !{mask}, which takes it out")
+    assert listed(world) == []
 
 
 def test_way(world):

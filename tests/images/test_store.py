@@ -610,6 +610,16 @@ def test_damaged(world, where):
     assert world.hugeld("list", "--check").returncode == 0 and world.list()[0]["key"] == image["key"]
 
 
+def test_damaged_in_a_store_of_ones_own(world):
+    """The remedy is the command that makes that image anew."""
+    named = "--store=/dev/shm/mine", "--list=/run/own.list"
+    assert world.apply_list("/dev/shm/mine", APP, options=["--any-disk"]).returncode == 0
+    [image] = world.list(*named)
+    flip(world.path(image["image"]), image["bytes"] // 2)
+    said = world.hugeld("list", "--check", *named)
+    refused(said, "it is damaged", f"; hugeld apply {' '.join(named)}\n")
+
+
 @pytest.mark.parametrize("how", ["link", "mode"])
 def test_only_attributes_changed(world, how):
     """perf record makes a hard link, and that changes ctime: the image gets its new key, and nothing is copied."""
