@@ -166,17 +166,20 @@ def percent_saved(result):
 
 
 def readme_states(groups, runs):
-    """What `hugeld run` saves, as a range for each state, with the machine of the RUNS, which may be another one than the page's."""
-    rows = by_state(groups)
+    """What `hugeld run` saves, as a range for each state, and the programs that it makes slower; with the machine of the RUNS, which
+    may be another one than the page's."""
+    rows = {title.split(",")[0]: row for title, row in by_state(groups).items()}
     if not rows:
         return []
-    ranges = []
+    ranges, slower_ones = [], {}
     for state, words in STATES.items():
-        saved = [percent_saved(result_in(row[state], "run", "cpu_result")) for row in rows.values() if state in row]
-        ranges += [f"{' to '.join(map(str, sorted({min(saved), max(saved)})))} % {words}"] if saved else []
+        saved = {program: percent_saved(result_in(row[state], "run", "cpu_result")) for program, row in rows.items() if state in row}
+        slower_ones |= {program: f"; {program} needs {-percent} % more {words}" for program, percent in saved.items() if percent < 0}
+        gains = {percent for percent in saved.values() if percent >= 0}
+        ranges += [f"{' to '.join(map(str, sorted({min(gains), max(gains)})))} % {words}"] if gains else []
     machines = " and ".join(sorted({runs[name]["cpu"].replace("(R)", "").removesuffix(" Processor") for name in STATE_GROUPS if name in runs}))
-    sentence = (f"By `hugeld run` large programs ({', '.join(title.split(',')[0] for title in rows)}) need less processor time, "
-                f"by where their own file lies in memory: {', '.join(ranges)} ({machines}).")
+    sentence = (f"By `hugeld run` large programs ({', '.join(program for program in rows if program not in slower_ones)}) need less processor time, "
+                f"by where their own file lies in memory: {', '.join(ranges)}{''.join(slower_ones.values())} ({machines}).")
     return [*textwrap.wrap(sentence, 80, break_on_hyphens=False), ""]
 
 
@@ -291,7 +294,7 @@ def tlb_lines(tlb):
     """The measurement of `hugeld doctor` stands before every ratio; results of before it could have none."""
     if not tlb:
         return []
-    bound = " Every ratio here is a lower bound." if tlb["answer"] in ("in pieces", "no") else ""
+    bound = " This limits all gains, and some programs get slower (doc/limits.md)." if tlb["answer"] in ("in pieces", "no") else ""
     return [f"**On this machine {tlb['sentence']}.**{bound} (`hugeld doctor`)", ""]
 
 
