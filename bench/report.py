@@ -171,15 +171,17 @@ def readme_states(groups, runs):
     rows = {title.split(",")[0]: row for title, row in by_state(groups).items()}
     if not rows:
         return []
-    ranges, slower_ones = [], {}
+    saved = {(program, state): percent_saved(result_in(found, "run", "cpu_result")) for program, row in rows.items() for state, found in row.items()}
+    slower_ones = {(program, state): percent for (program, state), percent in saved.items() if percent < 0}
+    faster = [program for program in rows if program not in {program for program, _ in slower_ones}]
+    ranges = []
     for state, words in STATES.items():
-        saved = {program: percent_saved(result_in(row[state], "run", "cpu_result")) for program, row in rows.items() if state in row}
-        slower_ones |= {program: f"; {program} needs {-percent} % more {words}" for program, percent in saved.items() if percent < 0}
-        gains = {percent for percent in saved.values() if percent >= 0}
+        gains = {saved[program, state] for program in faster if (program, state) in saved}
         ranges += [f"{' to '.join(map(str, sorted({min(gains), max(gains)})))} % {words}"] if gains else []
+    but = "".join(f"; but {program} needs {-percent} % more, its file {STATES[state]}" for (program, state), percent in slower_ones.items())
     machines = " and ".join(sorted({runs[name]["cpu"].replace("(R)", "").removesuffix(" Processor") for name in STATE_GROUPS if name in runs}))
-    sentence = (f"By `hugeld run` large programs ({', '.join(program for program in rows if program not in slower_ones)}) need less processor time, "
-                f"by where their own file lies in memory: {', '.join(ranges)}{''.join(slower_ones.values())} ({machines}).")
+    sentence = (f"By `hugeld run` large programs ({', '.join(faster)}) need less processor time, "
+                f"by where their own file lies in memory: {', '.join(ranges)}{but} ({machines}).")
     return [*textwrap.wrap(sentence, 80, break_on_hyphens=False), ""]
 
 
@@ -327,9 +329,9 @@ def render_tables(data, path):
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
-def find(groups, identifier, name):
+def find(groups, identifier, name, key="result"):
     """The result of the way NAME of the experiment IDENTIFIER, or None."""
-    return next((result_in(found, name) for group in groups.values() for found in group if found["id"] == identifier), None)
+    return next((result_in(found, name, key) for group in groups.values() for found in group if found["id"] == identifier), None)
 
 
 def in_words(result, of="the time"):
@@ -369,7 +371,7 @@ MORE_ADDED = [
 
 # (program, how hugeld runs it, experiment, way) of README's table.
 README_ROWS = [
-    ("Chromium, `--dump-dom`", "image, mounted", "image-chromium", "executed"),
+    ("Chromium, processor time", "image, mounted", "image-chromium", "executed"),
     ("clang on seven files", "image", "more-clang-tree", "mapped"),
     ("PostgreSQL, `pgbench -S`", "image, mounted", "postgres", "executed"),
     ("MariaDB, point selects", "image, mounted", "mariadb", "executed"),
@@ -377,7 +379,7 @@ README_ROWS = [
     ("memory of ten processes", "image", "image-memory", "mapped"),
     ("rustc of one function", "copies", "image-rustc", "private"),
 ]
-README_HEAD = ["| program | on huge pages | time, without hugeld: 1 [95 %] |", "| --- | --- | --- |"]
+README_HEAD = ["| program | on huge pages | time or memory, without hugeld: 1 [95 %] |", "| --- | --- | --- |"]
 
 
 def cell_of(result, identifier):
@@ -398,13 +400,19 @@ def more_figures(groups):
     return ["## More figures", "", "| measured | of the plain program, or added to it |", "| --- | --- |", *lines, ""] if lines else []
 
 
+def already_huge(groups, identifier):
+    """A remark, if the kernel has put the plain program of the experiment IDENTIFIER onto huge pages by itself."""
+    ways = next(found["ways"] for group in groups.values() for found in group if found["id"] == identifier)
+    return " (huge already)" if any("of files" in way["huge"] and way["name"] in ("plain", "plain-again") for way in ways) else ""
+
+
 def readme_table(groups, runs):
     """The gains by state of memory; then all rows, the largest gain first, the largest loss last."""
     rows = []
     for program, uses, identifier, name in README_ROWS:
-        result = find(groups, identifier, name)
+        result = find(groups, identifier, name, "cpu_result" if "processor time" in program else "result")
         if result:
-            rows.append((result[0], f"| {program} | {uses} | {with_interval(result)} |"))
+            rows.append((result[0], f"| {program}{already_huge(groups, identifier)} | {uses} | {with_interval(result)} |"))
     return [*readme_states(groups, runs), *README_HEAD, *(row for _, row in sorted(rows))]
 
 

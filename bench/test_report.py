@@ -126,7 +126,7 @@ def test_by_the_state_of_memory():
     groups["mysql"][0]["ways"][0]["cpu_result"] = groups["mysql"][0]["ways"][0]["result"] = [1.07, 1.05, 1.09, 1, 1, 1]
     assert " ".join(report.readme_states(groups, {"mysql": THIS})) == (
         "By `hugeld run` large programs (clang, rustc) need less processor time, by where their own file lies in memory: 10 to 20 % as after "
-        "a boot, 0 % just read in order; MySQL needs 7 % more as after a boot (EPYC). ")
+        "a boot, 0 % just read in order; but MySQL needs 7 % more, its file as after a boot (EPYC). ")
     assert [report.percent_saved(result) for result in ((0.97, 0.93, 1.01), (0.96, 0.95, 0.97), (1.03, 1.02, 1.04))] == [0, 4, -3]
 
 
@@ -136,12 +136,12 @@ def test_the_table_of_the_readme(tmp_path):
     readme.write_text(f"before\n{report.TOP}\nold\n{report.END}\nafter\n")
     groups = {"image": [{**experiment("chromium", way("executed", 1.1)), "id": "image-chromium"},
                         {**experiment("rustc", way("private", 0.9)), "id": "image-rustc"}],
-              "more": [{**experiment("clang", way("mapped", 1)), "id": "more-clang-tree"}]}
+              "more": [{**experiment("clang", {**way("plain-again", 1), "huge": "9 MiB of files"}, way("mapped", 1)), "id": "more-clang-tree"}]}
     report.write_readme({"groups": groups, "runs": {}}, readme)
     before, rows = readme.read_text().split("| --- | --- | --- |\n")
     assert "old" not in before and before.startswith("before\n") and rows.endswith("\nafter\n")
     rows = [cells(line) for line in rows.splitlines() if line.startswith("| ")]
-    assert [row[0] for row in rows] == ["rustc of one function", "clang on seven files", "Chromium, `--dump-dom`"]
+    assert [row[0] for row in rows] == ["rustc of one function", "clang on seven files (huge already)", "Chromium, processor time"]
     assert rows[0][1:] == ["copies", report.with_interval(report.find(groups, "image-rustc", "private"))]
     assert "| Chromium `--dump-dom`, image executed | **slower:** 1.10 of the time [" in "\n".join(report.more_figures(groups))
 

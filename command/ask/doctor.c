@@ -319,7 +319,7 @@ static void find_tlb(struct machine *machine) {
         machine, "tlb", is_limited ? WARN : OK, hl_describe_tlb(&tlb),
         is_limited
             ? "on the host, back the guest's memory with hugetlbfs or transparent huge pages (man hugeld); "
-              "programs that often sleep or unmap memory can get slower until then: hugeld bench"
+              "programs that often sleep or unmap memory can get slower until then: hugeld bench -- PROGRAM"
             : NULL);
     json_object_set_new(machine->answer, "tlb", hl_json_tlb(&tlb));
 }

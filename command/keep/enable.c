@@ -211,13 +211,14 @@ static int apply_entry(struct request *request, const char *text, const struct r
         apply.failed = apply.only == NULL; /* what other lists say wrong is no fault of this entry */
         if (apply.only != NULL)
             hl_apply_lists(&apply);
-        const char *mask = apply.only != NULL ? hl_find_match(&apply.lists.masks, text) : text;
+        const char *mask = apply.only != NULL ? apply.wanted.mask : text;
         bool is_none =
             apply.only == NULL
                 ? apply.lists.is_whole
                 : !apply.failed && apply.made + apply.in_place + apply.present + apply.pending == 0;
-        if (is_none && apply.wanted.n == 0 && mask != NULL)
-            hl_warn("%s: another list has the line !%s, which takes it out; remove that line", text, mask);
+        if (is_none && mask != NULL)
+            hl_warn("%s: a list in %s/enabled.d has the line !%s, which takes it out; remove that line", text,
+                    request->configuration, mask);
         else if (is_none && (apply.wanted.n == 0 || !apply.wanted.file[0].is_named)) /* else each says why */
             hl_warn("%s: it has no file with text for huge pages; name a program or a library", text);
         apply.failed |= is_none;
@@ -243,7 +244,7 @@ static bool has_image(const json_t *files) {
    by their paths, say was made.  APPLIES: another line for it counts again, whose files the failed one may have changed. */
 static void take_back(struct request *request, const char *text, const char *own, bool applies,
                       const json_t *files) {
-    struct hl_wanted_files made = {0, hl_xmalloc((json_array_size(files) + 1) * sizeof *made.file)};
+    struct hl_wanted_files made = {.file = hl_xmalloc((json_array_size(files) + 1) * sizeof *made.file)};
     json_t *removed = NULL, *again = NULL;
     bool changed;
     for (size_t i = 0; i < json_array_size(files); i++) {
@@ -335,7 +336,7 @@ static void disable_word(struct request *request, const char *text) {
     }
     if (change_list(request, NULL, text, &removed)) {
         line = find_line(request, text, false, &source); /* of another list */
-        const struct hl_wanted_files one = {1, inside};
+        const struct hl_wanted_files one = {.n = 1, .file = inside};
         const struct hl_texts itself = {1, (char **)&text};
         const struct release goes = {entry != NULL ? &gone : &one, entry != NULL ? &entry->files : &itself};
         if ((line == NULL && inside == NULL) || change_list(request, mask, NULL, &masked))

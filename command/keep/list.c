@@ -278,7 +278,9 @@ static void note_unopened(struct finding *finding, const char *path, int error) 
 static void add_file(struct finding *finding, int file, const struct stat *status, bool is_named) {
     struct hl_wanted_files *wanted = finding->wanted;
     char *path = hl_find_file_path(file);
-    if (path == NULL || hl_find_match(&finding->lists->masks, path) != NULL) {
+    const char *mask = path != NULL ? hl_find_match(&finding->lists->masks, path) : NULL;
+    if (path == NULL || mask != NULL) {
+        wanted->mask = wanted->mask != NULL ? wanted->mask : mask;
         finding->found += path != NULL;
         free(path);
         return;

@@ -53,6 +53,7 @@ struct hl_wanted {
 struct hl_wanted_files {
     size_t n;
     struct hl_wanted *file; /* ascending by their paths, each once */
+    const char *mask;       /* of the lists: the first one that left a file out; NULL: none did */
 };
 
 /* The folder with the lists and hugeld.conf: root's is /etc/hugeld.  NULL: this user has no home.  The caller frees it. */

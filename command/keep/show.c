@@ -114,23 +114,43 @@ static json_t *make_file(const struct shown *shown, bool is_known, bool sees_all
 
 /* --- a store --- */
 
-/* Notes PROBLEM, which hugeld apply to the listed store repairs; takes PROBLEM over. */
-static void advise_apply(struct hl_apply *apply, char *problem) {
-    hl_append(&problem, "hugeld apply");
-    if (apply->is_store_named)
-        hl_append(&problem, " --store=%s", apply->store_path);
-    if (apply->list != NULL)
-        hl_append(&problem, " --list=%s", apply->list);
+/* Adds the option NAME=VALUE, quoted for a shell, to *COMMAND, if VALUE is not NULL. */
+static void add_option(char **command, const char *name, const char *value) {
+    char *option = value != NULL ? hl_xasprintf("%s=%s", name, value) : NULL;
+    if (option != NULL)
+        hl_add_word(command, option);
+    free(option);
+}
+
+/* Notes PROBLEM, which it takes over, and what repairs it: to remove the image ITEM, if that is not NULL, and hugeld apply. */
+static void advise_apply(struct hl_apply *apply, char *problem, const struct hl_store_item *item) {
+    bool is_of_root = geteuid() != 0 && strcmp(apply->store_path, HL_SYSTEM_STORE) == 0;
+    char *command = hl_xasprintf("hugeld apply");
+    add_option(&command, "--store", apply->is_store_named ? apply->store_path : NULL);
+    add_option(&command, "--list", apply->list);
+    if (apply->list != NULL && item != NULL && (item->marks & HL_ADD_ANY_DISK))
+        hl_append(&command, " --any-disk");
+    hl_append(&problem, "; %s", is_of_root ? "as root: " : "");
+    if (item != NULL) {
+        char *folder = hl_xasprintf("%s/%s", apply->store.path, item->key), *removal = hl_xasprintf("rm -r");
+        hl_add_word(&removal, folder);
+        hl_append(&problem, "%s; ", removal);
+        free(removal);
+        free(folder);
+    }
+    hl_append(&problem, "%s", command);
     hl_note_problem(apply, problem);
+    free(command);
 }
 
 static void check(struct hl_apply *apply, const struct shown *shown) {
     const struct hl_store_item *item = shown->item;
     char *problem = item != NULL ? hl_check_store_item(&apply->store, item) : NULL;
     if (problem != NULL)
-        advise_apply(apply, hl_xasprintf("%s: %s %s: %s; rm -r %s/%s; ", shown->path,
-                                         item->is_in_place ? "in place," : "its image", item->key, problem,
-                                         apply->store.path, item->key));
+        advise_apply(apply,
+                     hl_xasprintf("%s: %s %s: %s", shown->path, item->is_in_place ? "in place," : "its image",
+                                  item->key, problem),
+                     item);
     free(problem);
 }
 
@@ -144,11 +164,12 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
         hl_measure_store(&apply->store, &bytes, &used);
         if (!hl_read_items_of(&apply->store, NULL, &items, &n_items))
             hl_note_problem(apply, hl_xasprintf("%s: the store cannot be read", apply->store_path));
-    } else if (is_begun && apply->store_path != NULL && hl_is_store_lost(apply->store_path)) {
-        advise_apply(apply, hl_xasprintf("%s: the store was unmounted, and its images are lost; run ",
-                                         apply->store_path));
+    } else if (is_begun && hl_is_store_lost(apply->store_path)) {
+        advise_apply(apply,
+                     hl_xasprintf("%s: the store was unmounted, and its images are lost", apply->store_path),
+                     NULL);
     } else if (is_begun && apply->lists.n > 0) {
-        advise_apply(apply, hl_xasprintf("%s: there is no store yet; run ", apply->store_path));
+        advise_apply(apply, hl_xasprintf("%s: there is no store yet", apply->store_path), NULL);
     }
     hl_find_listed(apply);
     struct shown *shown = hl_xmalloc((apply->wanted.n + n_items + 1) * sizeof *shown);

@@ -4,7 +4,7 @@
    In a virtual machine a translation in the TLB is only as large as the smaller of the guest's page and the host's.  If the host
    backs the guest's memory with small pages, a huge page takes an entry for each 4 KiB: walks of the page tables get shorter, but
    the TLB reaches no further.  KVM also splits the huge pages that guests execute on some processors (CVE-2018-12207), so jumps are
-   measured, not reads.  Such a processor also drops the entries of all huge pages whenever it drops one of any page (doc/limits.md).
+   measured, not reads.  Some processors drop all pieces of huge pages when one page is invalidated (doc/limits.md).
 
    Each of 4096 lines jumps to another one, in random order.  Packed into 64 pages they cost no walk, on a small page each they do;
    the difference is the effect.  Whole huge pages take away all of it, pages in pieces a part: 0.26 to 0.65 on the machine where

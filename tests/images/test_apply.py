@@ -392,7 +392,7 @@ def test_nothing_is_enabled(world):
         assert world.list(user=user) == [] and done(world.hugeld("apply", user=user)) and world.left() == []
     world.path("/run/mine").write_text(APP)
     named = "--store=/dev/shm/mine", "--list=/run/mine"
-    assert f"; run hugeld apply {' '.join(named)}\n" in world.hugeld("list", *named).stderr
+    assert f"; hugeld apply {' '.join(named)}\n" in world.hugeld("list", *named).stderr
 
 
 # --- interruptions ---

@@ -68,9 +68,10 @@ def test_what_others_list(world):
     done(world.run(HUGELD, "enable", APP))
     assert listed(world) == [] and len(world.left()) == 1
     world.lists("mask", f"!{APP}")
-    for mask in APP, "/run/programs":
+    shutil.copy(world.path(APP), world.path("/run/programs/my app"))
+    for mask, name in (APP, APP), ("/run/programs", APP), (APP, "/run/programs/ap*"), ("/run/programs/my\\ app", "/run/programs/my app"):
         world.lists("mask", f"!{mask}")
-        refused(world.run(HUGELD, "enable", APP), f"another list has the line !{mask}, which takes it out")
+        refused(world.run(HUGELD, "enable", name), f"a list in /etc/hugeld/enabled.d has the line !{mask}, which takes it out")
     assert listed(world) == []
 
 

@@ -612,12 +612,15 @@ def test_damaged(world, where):
 
 def test_damaged_in_a_store_of_ones_own(world):
     """The remedy is the command that makes that image anew."""
-    named = "--store=/dev/shm/mine", "--list=/run/own.list"
-    assert world.apply_list("/dev/shm/mine", APP, options=["--any-disk"]).returncode == 0
+    named = "--store=/dev/shm/mine and yours", "--list=/run/own.list"
+    assert world.apply_list("/dev/shm/mine and yours", APP, options=["--any-disk"]).returncode == 0
     [image] = world.list(*named)
     flip(world.path(image["image"]), image["bytes"] // 2)
     said = world.hugeld("list", "--check", *named)
-    refused(said, "it is damaged", f"; hugeld apply {' '.join(named)}\n")
+    refused(said, "it is damaged")
+    remedy = re.search(r"rm -r .*; hugeld apply --store=.* --list=/run/own.list --any-disk$", said.stderr, re.MULTILINE)
+    assert world.run("sh", "-c", remedy[0].replace("hugeld", "/run/bin/hugeld")).returncode == 0
+    assert world.hugeld("list", "--check", *named).returncode == 0
 
 
 @pytest.mark.parametrize("how", ["link", "mode"])
