@@ -458,15 +458,6 @@ static char *describe(const struct hl_verdict *verdict) {
                         needs_store ? " (root can make it, or a user with XDG_RUNTIME_DIR set)" : "");
 }
 
-/* Adds "--store=/dev/shm/mine" to *TEXT, after BEFORE, where a store was named. */
-static void add_store(char **text, const char *before, const struct hl_verdict *verdict) {
-    if (verdict->store == NULL)
-        return;
-    char *word = hl_xasprintf("%s%s", before, verdict->store);
-    hl_add_word(text, word);
-    free(word);
-}
-
 /* "hugeld run --copy -- /bin/x", where COMMAND is hugeld run; NULL: it runs on huge pages by itself. */
 static char *format_run(const struct hl_verdict *verdict, const char *command) {
     if (verdict->best == HL_WAY_IN_PLACE)
@@ -477,7 +468,7 @@ static char *format_run(const struct hl_verdict *verdict, const char *command) {
     if (verdict->best == HL_WAY_PRELOAD)
         hl_add_word(&text, "--copy");
     if (verdict->best == HL_WAY_IMAGE)
-        add_store(&text, "-ostore=", verdict);
+        hl_add_option(&text, "-ostore=", verdict->store);
     if (verdict->is_library) {
         char *patterns = hl_xasprintf("main:%s", hl_base_name(verdict->path));
         hl_add_word(&text, "-p");

@@ -114,33 +114,23 @@ static json_t *make_file(const struct shown *shown, bool is_known, bool sees_all
 
 /* --- a store --- */
 
-/* Adds the option NAME=VALUE, quoted for a shell, to *COMMAND, if VALUE is not NULL. */
-static void add_option(char **command, const char *name, const char *value) {
-    char *option = value != NULL ? hl_xasprintf("%s=%s", name, value) : NULL;
-    if (option != NULL)
-        hl_add_word(command, option);
-    free(option);
-}
-
 /* Notes PROBLEM, which it takes over, and what repairs it: to remove the image ITEM, if that is not NULL, and hugeld apply. */
 static void advise_apply(struct hl_apply *apply, char *problem, const struct hl_store_item *item) {
     bool is_of_root = geteuid() != 0 && strcmp(apply->store_path, HL_SYSTEM_STORE) == 0;
-    char *command = hl_xasprintf("hugeld apply");
-    add_option(&command, "--store", apply->is_store_named ? apply->store_path : NULL);
-    add_option(&command, "--list", apply->list);
-    if (apply->list != NULL && item != NULL && (item->marks & HL_ADD_ANY_DISK))
-        hl_append(&command, " --any-disk");
     hl_append(&problem, "; %s", is_of_root ? "as root: " : "");
     if (item != NULL) {
-        char *folder = hl_xasprintf("%s/%s", apply->store.path, item->key), *removal = hl_xasprintf("rm -r");
-        hl_add_word(&removal, folder);
-        hl_append(&problem, "%s; ", removal);
-        free(removal);
+        char *folder = hl_xasprintf("%s/%s", apply->store.path, item->key);
+        hl_append(&problem, "rm -r");
+        hl_add_word(&problem, folder);
+        hl_append(&problem, "; ");
         free(folder);
     }
-    hl_append(&problem, "%s", command);
+    hl_append(&problem, "hugeld apply");
+    hl_add_option(&problem, "--store=", apply->is_store_named ? apply->store_path : NULL);
+    hl_add_option(&problem, "--list=", apply->list);
+    if (apply->list != NULL && item != NULL && (item->marks & HL_ADD_ANY_DISK))
+        hl_append(&problem, " --any-disk");
     hl_note_problem(apply, problem);
-    free(command);
 }
 
 static void check(struct hl_apply *apply, const struct shown *shown) {

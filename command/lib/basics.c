@@ -274,3 +274,10 @@ void hl_add_word(char **text, const char *word) {
     hl_append(text, "%s%s", (*text)[0] != '\0' ? " " : "", quoted);
     free(quoted);
 }
+
+void hl_add_option(char **text, const char *before, const char *value) {
+    char *word = value != NULL ? hl_xasprintf("%s%s", before, value) : NULL;
+    if (word != NULL)
+        hl_add_word(text, word);
+    free(word);
+}

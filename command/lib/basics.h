@@ -127,4 +127,7 @@ double hl_now_ms(void);
 /* Adds WORD, quoted for a shell, to *TEXT, from malloc, after a space unless *TEXT is empty. */
 void hl_add_word(char **text, const char *word);
 
+/* The same with the word that is BEFORE and VALUE, as "--store=" and a path; nothing if VALUE is NULL. */
+void hl_add_option(char **text, const char *before, const char *value);
+
 #endif
